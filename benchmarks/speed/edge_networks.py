@@ -1,48 +1,70 @@
-"""What does uncertainty cost on the networks that devices run, and what does the way to such a file cost?
+"""What does uncertainty cost on the networks that devices run, and the way to such a file?
 
-    python benchmarks/speed/edge_networks.py            # prints both tables of docs/benchmarks.md
+    python benchmarks/speed/edge_networks.py [ratios] [steps]     # both: less than ten minutes on a quiet machine
 
-Files are made by the command line. Weights are random or hardly trained: neither time nor memory depends on them.
+Writes its section of docs/benchmarks.md. Weights are random or hardly trained: neither time nor memory depends on
+them. What was measured is kept in build/edge-networks.json, so that `ratios` or `steps` alone leave the other table.
 """
 
+import json
 import os
+import platform
+import re
 import subprocess
 import sys
 import tempfile
+import warnings
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from uce_edge.bench.sweep import side_by_side
+from uce_edge.contract import Inference, Sigma
+from uce_edge.errors import UceEdgeError
+from uce_edge_export.options import FileKind, Options
+from uce_edge_train.networks.untrained import export_untrained
 
-SAMPLES = 25
-NETWORKS = {"efficientnet-lite0": ("mc", "moments"), "mobilenetv3-small": ("mc", "moments"), "vit-tiny": ("mc",)}
-"""Whose passes and moments are measured, at the size that the network is made for, 224x224."""
-LITE0 = "efficientnet-lite0"
-PLAIN = "deterministic"
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE, KEPT = ROOT / "docs" / "benchmarks.md", ROOT / "build" / "edge-networks.json"
+TITLE = "## Networks that devices run"
+SAMPLES, RATE, THREADS, ROUNDS = 25, 0.01, 2, 3
 
-AIMS = {
-    f"one image, {SAMPLES} passes, tail, {LITE0}": 1.5,
-    f"a pass of {SAMPLES}, all layers, {LITE0}": 1.6,
-    f"moments, all layers, {LITE0}": 1.8,
-    f"moments, tail, {LITE0}": 1.15,
-    f"a pass of {SAMPLES}, all layers, mobilenetv3-small": 1.5,
-    "moments, all layers, mobilenetv3-small": 2.0,
-    f"a pass of {SAMPLES}, all layers, vit-tiny": 1.3,
+LITE0, MOBILENET, VIT = NETWORKS = ("efficientnet-lite0", "mobilenetv3-small", "vit-tiny")
+"""At the size that each is made for, 224x224."""
+PLAIN = "plain"
+TAIL = ("tail",)
+FORMS = {
+    f"{SAMPLES} passes, all layers, exact": FileKind(),
+    f"{SAMPLES} passes, all layers, factored": FileKind(options=Options(sigma=Sigma.FACTORED)),
+    f"{SAMPLES} passes, all layers, by channel": FileKind(options=Options(sigma=Sigma.CHANNEL)),
+    f"{SAMPLES} passes, tail": FileKind(options=Options(TAIL)),
+    "moments, all layers, exact": FileKind(Inference.MOMENTS),
+    "moments, all layers, factored": FileKind(Inference.MOMENTS, options=Options(sigma=Sigma.FACTORED)),
+    "moments, tail": FileKind(Inference.MOMENTS, options=Options(TAIL)),
 }
-"""At most so many times one plain pass, with factored sigma."""
+NOT_MEASURED = {(VIT, form) for form in FORMS if "moments" in form or "channel" in form}
+AIMS = {
+    (LITE0, f"{SAMPLES} passes, tail"): 1.5,
+    (LITE0, f"{SAMPLES} passes, all layers, factored"): 1.6 * SAMPLES,
+    (LITE0, "moments, all layers, factored"): 1.8,
+    (LITE0, "moments, tail"): 1.15,
+    (MOBILENET, f"{SAMPLES} passes, all layers, factored"): 1.5 * SAMPLES,
+    (MOBILENET, "moments, all layers, factored"): 2.0,
+    (MOBILENET, "moments, tail"): 1.15,
+    (VIT, f"{SAMPLES} passes, all layers, factored"): 1.3 * SAMPLES,
+}
+"""At most so many times one plain pass."""
 
 SIDE, CALIBRATION, FEW = 160, 207, 10
-AMOUNTS = {
-    f"calibrate and export, {FEW} passes, all layers": (200, "CPU s"),
-    f"calibrate and export, {SAMPLES} passes, tail": (60, "CPU s"),
-    "export of moments, all layers": (150, "CPU s"),
-    "peak memory of that": (1.0, "GB"),
+STEP_AIMS = {
+    f"all layers, {FEW} passes: calibrate and export": 200,
+    f"tail, {SAMPLES} passes: calibrate and export": 60,
+    "all layers: export of moments": 150,
 }
-"""At most so much for EfficientNet-Lite0 at 160x160 with 207 calibration images."""
+"""At most so many CPU seconds."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +74,52 @@ class Cost:
     cpu_seconds: float
     """User and system, of all threads."""
     peak_gb: float
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.cpu_seconds + other.cpu_seconds, max(self.peak_gb, other.peak_gb))
+
+
+def ratios(folder: Path) -> list[list[Any]]:
+    """Network, form, milliseconds, and the best and median ratio to a plain pass."""
+    found: list[list[Any]] = []
+    for network in NETWORKS:
+        forms = {PLAIN: FileKind(Inference.DETERMINISTIC)} | FORMS
+        files = {}
+        for number, (form, kind) in enumerate(forms.items()):
+            if (network, form) not in NOT_MEASURED:
+                out = folder / f"{network}-{number}.onnx"
+                try:
+                    files[form] = export_untrained(network, out, kind, None if form == PLAIN else RATE).path
+                except UceEdgeError as error:
+                    print(f"{network}, {form}: {error}", flush=True)
+        for form, m in side_by_side(files, PLAIN, device="cpu", threads=THREADS, rounds=ROUNDS).items():
+            found.append([network, form, m.p50_ms, m.ratio_best, m.ratio])
+            print(*found[-1], flush=True)
+    return found
+
+
+def steps(folder: Path) -> list[list[Any]]:
+    """Step, CPU seconds and peak memory of every command from images to a file."""
+    images, found = manifest(folder), []
+
+    def step(what: str, *arguments: str | Path) -> Cost:
+        cost = command(*arguments)
+        found.append([what, cost.cpu_seconds, cost.peak_gb])
+        print(*found[-1], flush=True)
+        return cost
+
+    for noisy, samples in (("tail", SAMPLES), ("all", FEW)):
+        run, name = folder / noisy, "tail" if noisy == "tail" else "all layers"
+        kind = ("--arch", LITE0, "--size", f"{SIDE}x{SIDE}", "--p", str(RATE), "--epochs", "1", "--batch-size", "16")
+        step(
+            f"{name}: `train`, one epoch of 32 images", "train", "--data", images, *kind, "--noisy", noisy, "--out", run
+        )
+        both = step(f"{name}: `calibrate --samples {samples}`", "calibrate", run, "--samples", str(samples))
+        both += step(f"{name}: `export`", "export", run, "--out", folder / "mc.onnx")
+        found.append([f"{name}, {samples} passes: calibrate and export", both.cpu_seconds, both.peak_gb])
+        once = ("--inference", "moments", "--out", folder / "moments.onnx")
+        step(f"{name}: export of moments", "export", run, *once)
+    return found
 
 
 def command(*arguments: str | Path) -> Cost:
@@ -67,95 +135,11 @@ def command(*arguments: str | Path) -> Cost:
     return Cost(used.ru_utime + used.ru_stime, peak)
 
 
-@cache
-def takes(name: str, option: str) -> bool:
-    """Whether a command has an option."""
-    done = subprocess.run(
-        [sys.executable, "-m", "uce_edge", name, "--help"], capture_output=True, text=True, check=True
-    )
-    return option in done.stdout
-
-
-def ratio_rows(folder: Path, threads: int, rounds: int, reached: dict[str, float]) -> list[str]:
-    """Every network and form, against one plain pass."""
-    lines = []
-    for network, inferences in NETWORKS.items():
-        files = {PLAIN: folder / f"{network}.onnx"}
-        command("export", "--untrained", network, "--inference", PLAIN, "--out", files[PLAIN])
-        layers = ["all layers", *(["tail"] if network == LITE0 and takes("export", "--noisy") else [])]
-        for inference in inferences:
-            for noisy in layers:
-                for sigma in ("exact", "factored"):
-                    name = f"{inference}, {noisy}, {sigma} sigma"
-                    files[name] = folder / f"{network} {name}.onnx"
-                    more = ["--noisy", noisy] if noisy == "tail" else []
-                    kind = ["--inference", inference, "--sigma", sigma, *more]
-                    command("export", "--untrained", network, *kind, "--out", files[name])
-        for name, m in side_by_side(files, PLAIN, device="cpu", threads=threads, rounds=rounds).items():
-            if name == PLAIN:
-                continue
-            assert m.ratio_best is not None
-            assert m.ratio is not None
-            inference, noisy, sigma = name.split(", ")
-            passes = m.samples if inference == "mc" and noisy == "all layers" else 1
-            what = "moments" if inference == "moments" else f"a pass of {m.samples}" if passes > 1 else "one image"
-            form = f"{what}, {noisy}" if what != "one image" else f"{what}, {m.samples} passes, {noisy}"
-            best, median = m.ratio_best / passes, m.ratio / passes
-            if sigma == "factored sigma":
-                reached[f"{form}, {network}"] = best
-            lines.append(f"| {network} | {form} | {sigma} | {m.p50_ms:.1f} | {best:.2f}x | {median:.2f}x |")
-            print(lines[-1], flush=True)
-    return lines
-
-
-def step_rows(folder: Path, reached: dict[str, float]) -> list[str]:
-    """CPU time and memory of every command from images to a file."""
-    images = manifest(folder)
-    lines = []
-
-    def step(what: str, *arguments: str | Path) -> Cost:
-        cost = command(*arguments)
-        lines.append(f"| {what} | {cost.cpu_seconds:.0f} | {cost.peak_gb:.2f} |")
-        print(lines[-1], flush=True)
-        return cost
-
-    for noisy, samples in (("all layers", FEW), ("tail", SAMPLES)):
-        if noisy == "tail" and not takes("train", "--noisy"):
-            continue
-        run, more = folder / noisy, ["--noisy", noisy] if noisy == "tail" else []
-        kind = [
-            "--arch",
-            LITE0,
-            "--size",
-            f"{SIDE}x{SIDE}",
-            "--p",
-            "0.01",
-            "--epochs",
-            "1",
-            "--batch-size",
-            "16",
-            *more,
-        ]
-        step(f"`train`, {noisy}, one epoch of 32 images", "train", "--data", images, *kind, "--out", run)
-        fitted = step(f"`calibrate --samples {samples}`, {noisy}", "calibrate", run, "--samples", str(samples))
-        written = step(f"`export`, {noisy}", "export", run, "--out", folder / "mc.onnx")
-        total = fitted.cpu_seconds + written.cpu_seconds
-        reached[f"calibrate and export, {samples} passes, {noisy}"] = total
-        once = step(
-            f"`export --inference moments`, {noisy}",
-            "export", run, "--inference", "moments", "--out", folder / "moments.onnx",
-        )  # fmt: skip
-        if noisy == "all layers":
-            reached["export of moments, all layers"] = once.cpu_seconds
-            reached["peak memory of that"] = once.peak_gb
-    return lines
-
-
 def manifest(folder: Path) -> Path:
     """A table of made pictures in four splits."""
     rng = np.random.default_rng(0)
     rows = ["path,label,split"]
-    for split, count in (("train", 32), ("calibration", CALIBRATION), ("guarantee", 12), ("test", 12)):
+    for split, count in (("train", 32), ("calibration", CALIBRATION), ("guarantee", CALIBRATION), ("test", 12)):
         for number in range(count):
             # Enlarged noise compresses as photos do.
             coarse = Image.fromarray(rng.integers(0, 256, (SIDE // 8, SIDE // 8, 3), dtype=np.uint8))
@@ -167,22 +151,76 @@ def manifest(folder: Path) -> Path:
     return table
 
 
-def aim_rows(reached: dict[str, float]) -> list[str]:
-    """Every aim that was measured, and whether this run kept it."""
-    aims = {what: (most, "x") for what, most in AIMS.items()} | {
-        what: (most, f" {unit}") for what, (most, unit) in AMOUNTS.items()
-    }
-    return [
-        f"| {what} | at most {most:g}{unit} | {reached[what]:.{0 if most > 10 else 2}f}{unit} | "
-        f"{'yes' if reached[what] <= most else 'no'} |"
-        for what, (most, unit) in aims.items()
-        if what in reached
-    ]
+def section(kept: dict[str, list[list[Any]]]) -> str:
+    """The section of the page."""
+    price, way, aims = [], [], []
+    for network, form, ms, best, median in kept.get("ratios", []):
+        each = f"{best / SAMPLES:.2f}x" if str(SAMPLES) in form else ""
+        price.append(f"| {network} | {form} | {ms:.1f} | {best:.2f}x | {median:.2f}x | {each} |")
+        if most := AIMS.get((network, form)):
+            aims.append(f"| {network}, {form} | at most {most:g}x | {best:.2f}x | {'yes' if best <= most else 'no'} |")
+    for what, seconds, memory in kept.get("steps", []):
+        way.append(f"| {what} | {seconds:.0f} | {memory:.2f} |")
+        if limit := STEP_AIMS.get(what):
+            met = "yes" if seconds <= limit else "no"
+            aims.append(f"| {what} | at most {limit} CPU s | {seconds:.0f} CPU s | {met} |")
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {THREADS} threads"
+    lists = {"price": price, "way": way, "aims": aims}
+    return TEXT.format(machine=machine, **{name: "\n".join(lines) for name, lines in lists.items()})
 
+
+def stored_section() -> str:
+    """The section that the page has."""
+    found = re.search(rf"^{TITLE}\n.*?(?=^## )", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return found[0] if found else section({})
+
+
+def main(parts: list[str]) -> None:
+    """Measure, and write the section."""
+    warnings.simplefilter("ignore")
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    for part in parts:
+        with tempfile.TemporaryDirectory() as folder:
+            kept[part] = {"ratios": ratios, "steps": steps}[part](Path(folder))
+        KEPT.parent.mkdir(exist_ok=True)
+        KEPT.write_text(json.dumps(kept))
+    text, new = PAGE.read_text(), section(kept)
+    before = stored_section()
+    text = (
+        text.replace(before, new)
+        if before in text
+        else text.replace("## Memory and the price", f"{new}## Memory and the price", 1)
+    )
+    PAGE.write_text(text)
+    print(f"Wrote the section of {PAGE}")
+
+
+TEXT = f"""{TITLE}
+
+Written by `benchmarks/speed/edge_networks.py` on {{machine}}. One image of 224x224 in every form, against one plain
+pass of the same network; each file ran in a process of its own, in turns. The last column is the price of a pass.
+
+| network | form | ms | ratio, best | ratio, median | a pass |
+| --- | --- | --- | --- | --- | --- |
+{{price}}
+
+The maps of these networks are large and their convolutions cheap, so that steps between the convolutions cost most.
+Moments compute mean and variance of maps above 32x32 on a [grid](science.md#one-pass-moments) of at least 14x14
+positions; at all positions they compute what the plain network computes. With a noisy tail, mean and deviation of the
+last convolution are computed once; a pass draws its outputs, pools them and runs the classifier.
+
+From images to a file, for EfficientNet-Lite0 at {SIDE}x{SIDE} with {CALIBRATION} calibration and as many guarantee
+images. CPU seconds are user and system time of all threads; every command is a process of its own.
+
+| step | CPU s | peak GB |
+| --- | --- | --- |
+{{way}}
+
+| aim | | reached | met |
+| --- | --- | --- | --- |
+{{aims}}
+
+"""
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as place:
-        found: dict[str, float] = {}
-        ratio_rows(Path(place), 2, 5, found)
-        step_rows(Path(place), found)
-        print(*aim_rows(found), sep="\n")
+    main(sys.argv[1:] or ["ratios", "steps"])

@@ -127,8 +127,6 @@ def main(networks: list[str]) -> None:
             one_pass.append(f"{row(LARGE_NAME, FORMS[kind], o)} | |")
             reached[f"moments, {FORMS[kind]}, {LARGE_NAME}"] = o.ratio_best
             print(one_pass[-1], flush=True)
-        edge = edge_networks.ratio_rows(folder, THREADS, 5, reached)
-        way = edge_networks.step_rows(folder, reached)
         steps = training_rows(reached)
         start = cold_start(export("resnet8", folder, ["exact"])["exact"], folder)
         folders = throughput_rows(folder, reached)
@@ -139,8 +137,8 @@ def main(networks: list[str]) -> None:
         versions=versions, python=platform.python_version(), passes="\n".join(passes), moments="\n".join(one_pass),
         engines="\n".join([*engines, *notes]), memory="\n".join(memory), start=start,
         loads="\n".join(rows(loaded)), folders="\n".join(folders), steps="\n".join(steps), n=SAMPLES,
-        first=networks[0], aims="\n".join([*aim_rows(reached), *edge_networks.aim_rows(reached)]),
-        edge="\n".join(edge), way="\n".join(way),
+        first=networks[0], aims="\n".join(aim_rows(reached)),
+        edge=edge_networks.stored_section(),
     )  # fmt: skip
     (DOCS / "benchmarks.md").write_text(page)
     print("Wrote docs/benchmarks.md")
@@ -271,28 +269,7 @@ The baseline is the deterministic network on one image. "faster" compares with {
 Apart from the convolutions, a ReLU takes 8 to 10 small nodes, and a ReLU6, a SiLU or a HardSwish 11 to 16. Because of
 these nodes ResNet-20, whose layers are small, has a higher ratio than larger networks.
 
-## Networks that devices run, at 224x224
-
-Every form against one plain pass of the same network. A pass of {n} is the time of {n} passes, divided by {n}.
-
-| network | form | sigma | ms of an answer | ratio, best | ratio, median |
-| --- | --- | --- | --- | --- | --- |
-{edge}
-
-The maps of these networks are large and their convolutions cheap, so that steps between the convolutions cost most.
-Moments compute mean and variance of maps above 32x32 on a [grid](science.md#one-pass-moments) of at least 14x14
-positions; at all positions they compute what the plain network computes.
-
-## From images to a file
-
-EfficientNet-Lite0 at 160x160 with 207 calibration images. CPU seconds are user and system time of all threads; every
-command is a process of its own.
-
-| | CPU s | peak GB |
-| --- | --- | --- |
-{way}
-
-## Memory and the price of a pass
+{edge}## Memory and the price of a pass
 
 | network | peak MB at N = {n} | at N = 1000 | ratio | ms per extra pass |
 | --- | --- | --- | --- | --- |
@@ -331,8 +308,8 @@ for the gradient of a convolution the other way round.
 ## Folders
 
 `uce-edge predict FOLDER` decodes images in threads while the model runs. The table has images per second with the
-bundled model, best of five rounds. The last two columns divide the rate of both by that of the slower half, and by that
-of the two halves one after the other:
+bundled `cifar10`, best of five rounds. The last two columns divide the rate of both by that of the slower half, and by
+that of the two halves one after the other:
 
 | images | decoding alone, all cores | the model alone, all cores | both | of the slower half | of both halves in turn |
 | --- | --- | --- | --- | --- | --- |

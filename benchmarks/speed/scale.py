@@ -160,13 +160,17 @@ def folders(place: Path, small: int, large: int) -> dict[int, Path]:
 
 
 def score(inference: str, workers: int = 1, block: int = BLOCK) -> list[str]:
-    words = ["score", "FOLDER", "--inference", inference, "--workers", workers, "--out", "OUT", "--block", block]
+    words = ["score", "FOLDER", *_model(inference), "--workers", workers, "--out", "OUT", "--block", block]
     return [sys.executable, "-m", "uce_edge", *map(str, words)]
 
 
 def predict(inference: str) -> list[str]:
-    words = ["predict", "FOLDER", "--inference", inference, "--threads", "1", "--jsonl"]
+    words = ["predict", "FOLDER", *_model(inference), "--threads", "1", "--jsonl"]
     return [sys.executable, "-m", "uce_edge", *words]
+
+
+def _model(inference: str) -> list[str]:
+    return ["--model", "cifar10", "--inference", inference]
 
 
 def once(command: list[str], folder: Path, images: int) -> Run:
@@ -317,7 +321,7 @@ def told(costs: dict[str, Cost], large: int) -> list[str]:
     command = " ".join(["benchmarks/speed/scale.py", *(word for word in sys.argv[1:] if word != "--write")])
     few = f" (exact passes: {large // 32} and {large // 8})" if EXACT in passes else ""
     return [
-        f"One run of `{command}`: {large // 4} and {large} images of 32 x 32 pixels{few}, the bundled model, one "
+        f"One run of `{command}`: {large // 4} and {large} images of 32 x 32 pixels{few}, the bundled `cifar10`, one "
         f"thread, {platform.machine()}, {len(os.sched_getaffinity(0))} of its processors, load "
         f"{os.getloadavg()[0]:.0f} at the end.",
         "",

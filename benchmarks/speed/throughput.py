@@ -50,7 +50,7 @@ def make(kind: str, place: Path) -> list[Path]:
 
 def measure(paths: list[Path]) -> Rates:
     """The rates of decoding alone, of the bundled model alone, and of a folder as `uce-edge predict` answers it."""
-    model = Model(bundled(), spin=False)
+    model = Model(bundled(name="cifar10"), spin=False)
     spec = model.metadata.image
 
     def decode() -> np.ndarray:

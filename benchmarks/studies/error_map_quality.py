@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 
 def main() -> None:
     """Draw the passes once, calibrate on parts of them, and write the page's part."""
-    dataset, model = load("cifar10"), Model(bundled(Inference.MOMENTS), "cpu", threads=1)
+    dataset, model = load("cifar10"), Model(bundled(Inference.MOMENTS, "cifar10"), "cpu", threads=1)
     calibration, test = dataset.splits["calibration"], dataset.splits["test"].at_most(TEST)
     passes, held_out = (model.logits(split.images) for split in (calibration, test))
     rng = np.random.default_rng(0)
@@ -141,7 +141,7 @@ def write(text: str) -> None:
 
 
 INTRODUCTION = """\
-The bundled moments file, calibrated anew on part of its CIFAR-10 calibration images; errors of {test:,} test images.
+The bundled `cifar10` moments file, calibrated anew on part of its calibration images; errors of {test:,} test images.
 Means over 10 draws of the calibration images (1 of 5,000); *worst* is the worst draw. The difference is to the log loss
 of the map of 1 - max p, paired, with its 95 % interval over test images.
 """

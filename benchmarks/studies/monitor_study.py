@@ -52,7 +52,7 @@ class Pool:
 def answers(cache: Path) -> Pool:
     """Ask the bundled file once."""
     if not cache.exists():
-        model = Model(models.bundled(), "cpu")
+        model = Model(models.bundled(name="cifar10"), "cpu")
         data = splits.load("cifar10")
         test = data.splits["test"]
         asked = {name: data.splits[name].images for name in ("calibration", "guarantee", "test")}
@@ -270,7 +270,7 @@ def _delay(alarms: npt.NDArray[np.bool_]) -> str:
 
 def prevalence(pool: Pool) -> str:
     """What a threshold lets through when other classes come."""
-    model = Model(models.bundled(), "cpu")
+    model = Model(models.bundled(name="cifar10"), "cpu")
     stored = model.metadata.rule
     assert stored is not None
     assert stored.threshold is not None
@@ -316,8 +316,8 @@ moves only the uncertainty, a limit that was tuned for its window and length of 
 | --- | --- | --- | --- | --- |
 {delays}
 
-**Another prevalence**: what the threshold of the bundled file accepts when its hardest classes, cats and dogs, are more
-or less frequent. The file promises that at most 5 % of the accepted images are wrong.
+**Another prevalence**: what the threshold of the bundled `cifar10` accepts when its hardest classes, cats and dogs, are
+more or less frequent. The file promises that at most 5 % of the accepted images are wrong.
 
 | cats and dogs among the images | accepted | wrong among the accepted |
 | --- | --- | --- |

@@ -1,4 +1,4 @@
-"""Which posterior? Makes files from trained runs, compares them with `uce-edge compare`, and writes docs/posteriors.md.
+"""Which posterior? Compares files of trained runs with `uce-edge compare`, and writes docs/posteriors-small.md.
 
     python benchmarks/studies/posterior_study.py few --data cifar10 --out build/cifar10-few.npz  # for `overconfident`
     python benchmarks/studies/posterior_study.py files --data cifar10 --runs runs --out study/cifar10
@@ -28,7 +28,7 @@ from uce_edge.datasets import splits
 from uce_edge.evaluation.comparison import COMPARED, OOD_SCORES
 from uce_edge.output.wording import METRICS, count
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "posteriors.md"
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "posteriors-small.md"
 START, END = "<!-- measured: written by benchmarks/studies/posterior_study.py -->", "<!-- end of what was measured -->"
 NOISY = {
     "plain": "Gaussian p = 0.05",
@@ -394,7 +394,7 @@ def main() -> None:
     files.add_argument("--threads", type=int, default=2)
     files.add_argument("--no-latency", dest="latency", action="store_false", help="on a machine that is not quiet")
     files.set_defaults(call=make)
-    page = commands.add_parser("page", help="write docs/posteriors.md from finished studies")
+    page = commands.add_parser("page", help="write docs/posteriors-small.md from finished studies")
     page.add_argument("studies", nargs="+")
     page.set_defaults(call=write)
     arguments = parser.parse_args()

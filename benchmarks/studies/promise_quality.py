@@ -42,7 +42,7 @@ class Scored:
 
 def main() -> None:
     """Predict once, and write the tables."""
-    dataset, model = load("cifar10"), Model(bundled(Inference.MOMENTS), "cpu")
+    dataset, model = load("cifar10"), Model(bundled(Inference.MOMENTS, "cifar10"), "cpu")
     held_out, test = dataset.splits["guarantee"], dataset.splits["test"]
     prediction = model.predict(test.images)
     promised, own = Scored(model.predict(held_out.images), held_out.labels), Scored(prediction, test.labels)

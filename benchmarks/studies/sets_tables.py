@@ -69,7 +69,7 @@ def densenet(path: Path) -> Table:
 def bundled_cifar10(path: Path) -> Table:
     """The bundled moments file on test images."""
     stored = np.load(path)
-    answers = Model(bundled(Inference.MOMENTS), "cpu").predict(stored["x_test"])
+    answers = Model(bundled(Inference.MOMENTS, "cifar10"), "cpu").predict(stored["x_test"])
     return {"probabilities": answers.probabilities, "labels": stored["y_test"].ravel()}
 
 

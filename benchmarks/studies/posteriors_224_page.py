@@ -1,0 +1,312 @@
+"""The page of `posteriors_224`: judges stored logits, and writes docs/posteriors.md and docs/posteriors.csv."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from uce_edge import metrics
+from uce_edge.calibration.logits import ArrayLogits
+from uce_edge.calibration.maps import fit_map, probabilities
+from uce_edge.contract import Method
+from uce_edge.metrics import Interval
+from uce_edge.rejection import guarantee
+
+PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "posteriors.md"
+START, END = (
+    "<!-- measured: written by benchmarks/studies/posteriors_224.py -->",
+    "<!-- end of the study at 224x224 -->",
+)
+TARGET, CONFIDENCE, DIVISIONS, RESAMPLES = 0.05, 0.95, 100, 300
+BUDGETS = (1.0, 1.5, 3.0)
+FEW = 5  # passes, besides all
+PLAIN, SWAG = "deterministic", "SWAG"
+SHOWN = {"accuracy": "Accuracy", "nll": "NLL", "aurc": "AURC", "tuce": "T-UCE"}
+
+Table = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """The images that judge: their labels and groups, and the draws that all posteriors share."""
+
+    labels: Rows
+    draws: list[Rows]
+    """Images or patients, drawn with replacement."""
+    divisions: list[tuple[Rows, Rows]]
+    """Images of one half, one of each group, which prove the promise; and all of the other half."""
+
+    @classmethod
+    def of(cls, labels: Rows, groups: Rows) -> "Images":
+        """Draw by group."""
+        rng = np.random.default_rng(0)
+        order = np.argsort(groups, kind="stable")
+        members = np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+        draws = [
+            np.concatenate([members[i] for i in rng.integers(len(members), size=len(members))])
+            for _ in range(RESAMPLES)
+        ]
+        divisions = []
+        for _ in range(DIVISIONS):
+            shuffled = rng.permutation(len(members))
+            proving, others = np.array_split(shuffled, 2)
+            one_each = np.array([rng.choice(members[i]) for i in proving])
+            divisions.append((one_each, np.concatenate([members[i] for i in others])))
+        return cls(labels, draws, divisions)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the files cost, as multiples of the deterministic one."""
+
+    macs: dict[str, list[int]]
+    """Of a kind of file: once, and of a pass."""
+    seconds: dict[tuple[str, int], float]
+    """Of a kind and its passes."""
+
+    @classmethod
+    def load(cls, work: Path) -> "Costs":
+        """What `price` and `time` have written; nothing where they did not run."""
+        macs, seconds = (json.loads(path.read_text()) if path.exists() else [] for path in _paths(work))
+        return cls(dict(macs), {(name, passes): ratio for name, passes, ratio in seconds})
+
+    def price(self, kind: str, passes: int) -> float | None:
+        """Multiplications."""
+        if kind == SWAG:
+            three = self.price("3 tails", 1)
+            return None if three is None else 1 + (passes - 1) * (three - 1) / 2
+        if kind not in self.macs:
+            return None
+        once, each = self.macs[kind]
+        return (once + passes * each) / sum(self.macs[PLAIN])
+
+
+def _paths(work: Path) -> tuple[Path, Path]:
+    return work / "prices.json", work / "times.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """One posterior: its calibrated predictions of the same images, one table for every seed."""
+
+    name: str
+    price: float | None
+    """In multiplications."""
+    time: float | None
+    tables: list[Table]
+    coverages: list[Table]
+    """The accepted share of every division, for every seed."""
+
+    @property
+    def exported(self) -> bool:
+        """Whether there is a file of it."""
+        return not self.name.startswith(SWAG)
+
+    @property
+    def coverage(self) -> float:
+        """Mean over divisions and seeds."""
+        return float(np.mean(self.coverages))
+
+
+Score = Callable[[Table, Rows], float]
+SCORES: dict[str, Score] = {
+    "accuracy": metrics.accuracy, "nll": metrics.nll, "aurc": metrics.aurc, "tuce": metrics.tuce,
+}  # fmt: skip
+
+
+def coverage_of(table: Table, images: Images) -> Table:
+    """The accepted share of all divisions: one half proves the promise, the other is accepted or not."""
+    uncertainty = metrics.normalized_entropy(table).astype(np.float32)
+    wrong, found = table.argmax(1) != images.labels, []
+    for proving, others in images.divisions:
+        limit = guarantee.search(uncertainty[proving], wrong[proving], TARGET, CONFIDENCE)
+        found.append(0.0 if limit is None else float(np.mean(uncertainty[others] <= limit.threshold)))
+    return np.array(found)
+
+
+def judged(found: "Drawn", fit: Rows, images: Images, costs: Costs) -> Judged:
+    """Calibrate every seed on its calibration logits, and predict."""
+    tables = []
+    for one in found.logits:
+        calibration = fit_map(Method.TEMPERATURE, one["calibration"], fit)
+        tables.append(probabilities(calibration, ArrayLogits(one["test"])))
+    kind = found.name.partition(",")[0]
+    price, seconds = costs.price(kind, found.passes), costs.seconds.get((kind, found.passes))
+    return Judged(found.name, price, seconds, tables, [coverage_of(table, images) for table in tables])
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """The logits of one posterior, of every seed."""
+
+    name: str
+    passes: int
+    logits: list[dict[str, Table]]
+
+
+def posteriors(folder: Path) -> Iterator[Drawn]:
+    """What is there, by name; ensembles and fewer passes follow from it."""
+    found: dict[str, dict[int, dict[str, Table]]] = {}
+    for path in sorted(folder.glob("*-[0-9].npz")):
+        name, _, seed = path.stem.rpartition("-")
+        stored = np.load(path)
+        found.setdefault(name, {})[int(seed)] = {split: stored[split] for split in ("calibration", "test")}
+    for name, seeds in found.items():
+        logits = list(seeds.values())
+        passes = len(logits[0]["test"])
+        if name == SWAG or name.startswith("Gaussian"):
+            word = "N" if name != SWAG else "draws"
+            for count in (FEW, passes):
+                yield Drawn(f"{name}, {word} = {count}", count, _first(logits, count))
+        else:
+            yield Drawn(name, passes, logits)
+    plain = list(found[PLAIN].values())
+    for count in (3, 5):
+        if len(plain) >= count:
+            # Every training begins one ensemble of its neighbours in the pool.
+            starts = len(plain) if len(plain) > count else 1
+            groups = [[plain[(at + step) % len(plain)] for step in range(count)] for at in range(starts)]
+            yield Drawn(f"{count} tails", 1, [_together(group) for group in groups])
+
+
+def _first(logits: list[dict[str, Table]], count: int) -> list[dict[str, Table]]:
+    return [{split: values[:count] for split, values in one.items()} for one in logits]
+
+
+def _together(members: list[dict[str, Table]]) -> dict[str, Table]:
+    return {split: np.concatenate([one[split] for one in members]) for split in ("calibration", "test")}
+
+
+def difference(score: Score, one: Judged, other: Judged, images: Images) -> Interval:
+    """The paired difference of the means over seeds, with its interval over images or patients."""
+
+    def mean(which: Judged, rows: Rows | slice) -> float:
+        return float(np.mean([score(table[rows], images.labels[rows]) for table in which.tables]))
+
+    value = mean(one, slice(None)) - mean(other, slice(None))
+    apart = [mean(one, rows) - mean(other, rows) for rows in images.draws]
+    return Interval(value, *(float(end) for end in np.quantile(apart, (0.025, 0.975))))
+
+
+def coverage_difference(one: Judged, other: Judged) -> Interval:
+    """The difference of the accepted shares, and its range over the divisions."""
+    apart = np.mean(one.coverages, axis=0) - np.mean(other.coverages, axis=0)
+    return Interval(float(apart.mean()), *(float(end) for end in np.quantile(apart, (0.025, 0.975))))
+
+
+def section(task: str, folder: Path, costs: Costs, lines: list[dict[str, object]]) -> list[str]:
+    """What was measured on one dataset."""
+    labels = np.load(folder / "labels.npz")
+    images = Images.of(labels["test"], labels["groups"])
+    found = [judged(drawn, labels["calibration"], images, costs) for drawn in posteriors(folder)]
+    found.sort(key=lambda one: (one.price or 0.0, one.name))
+    plain = next(one for one in found if one.name == PLAIN)
+    for one in found:
+        for seed, (table, coverage) in enumerate(zip(one.tables, one.coverages, strict=True)):
+            scores = {name: f"{score(table, images.labels):.6g}" for name, score in SCORES.items()}
+            paid = {"price": _multiple(one.price), "time": _multiple(one.time)}
+            share = {"coverage": f"{coverage.mean():.6g}", **paid}
+            lines.append({"data": task, "posterior": one.name, "seed": seed, **scores, **share})
+    grouped = " of different patients" if len(set(labels["groups"].tolist())) < len(images.labels) else ""
+    head = ["file", "price", "time", "seeds", *SHOWN.values(), f"accepted at {TARGET:.0%}"]
+    apart = ["file", "NLL", "AURC", "accepted"]
+    return [
+        f"### {task}", "",
+        f"{len(images.labels):,} judging images{grouped}, {len(labels['calibration']):,} for the temperature.", "",
+        *_table(
+            ["within", "by AURC", f"by the share accepted at {TARGET:.0%}"],
+            [_shipped(found, budget, images) for budget in BUDGETS],
+        ),
+        "",
+        *_table(head, [_row(one, images) for one in found]),
+        "", f"Less {PLAIN}; bold where the 95 % interval does not contain 0:", "",
+        *_table(apart, [_apart(one, plain, images) for one in found if one is not plain]), "",
+    ]  # fmt: skip
+
+
+def _shipped(found: list[Judged], budget: float, images: Images) -> list[str]:
+    """The cheapest file that is not beaten, by both questions, at a price."""
+    within = [one for one in found if one.price is not None and round(one.price, 1) <= budget and one.exported]
+    if not within:
+        return [f"{budget}x", "", ""]
+    first = min(within, key=lambda one: np.mean([metrics.aurc(table, images.labels) for table in one.tables]))
+    ties = [one for one in within if one is first or difference(metrics.aurc, one, first, images).low <= 0]
+    most = max(within, key=lambda one: one.coverage)
+    equal = [one for one in within if one is most or coverage_difference(one, most).high >= 0]
+    cells = []
+    for best, tied in ((first, ties), (most, equal)):
+        cheapest = min(tied, key=lambda one: (one.price or 0.0, one.name != PLAIN, one is not best))
+        note = "" if cheapest is best else f"; lowest: {best.name}" if best is first else f"; most: {best.name}"
+        cells.append(
+            f"**{cheapest.name}** ({cheapest.price:.2f}x{f', {len(tied)} tie' if len(tied) > 1 else ''}{note})"
+        )
+    return [f"{budget}x", *cells]
+
+
+def _row(one: Judged, images: Images) -> list[str]:
+    cells = []
+    for name, score in SCORES.items():
+        cells.append(_spread([score(table, images.labels) for table in one.tables], name))
+    shares = [float(coverage.mean()) for coverage in one.coverages]
+    return [
+        one.name,
+        _multiple(one.price),
+        _multiple(one.time),
+        str(len(one.tables)),
+        *cells,
+        _spread(shares, "coverage"),
+    ]
+
+
+def _multiple(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}x"
+
+
+def _apart(one: Judged, plain: Judged, images: Images) -> list[str]:
+    return [
+        one.name,
+        *(_gap(difference(SCORES[name], one, plain, images), name) for name in ("nll", "aurc")),
+        _gap(coverage_difference(one, plain), "coverage"),
+    ]
+
+
+def _written(value: float, name: str, sign: str = "") -> str:
+    return f"{value:{sign}.4f}" if name == "nll" else f"{100 * value:{sign}.{2 if name == 'aurc' else 1}f}"
+
+
+def _spread(values: list[float], name: str) -> str:
+    unit = "" if name == "nll" else " %"
+    ends = f" ({_written(min(values), name)} to {_written(max(values), name)})" if len(values) > 1 else ""
+    return f"{_written(float(np.mean(values)), name)}{unit}{ends}"
+
+
+def _gap(found: Interval, name: str) -> str:
+    text = _written(found.value, name, "+")
+    text = text if found.low <= 0 <= found.high else f"**{text}**"
+    return f"{text} ({_written(found.low, name, '+')} to {_written(found.high, name, '+')})"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def write_page(work: Path) -> None:
+    """Judge what is there, and write the measured part of docs/posteriors.md and docs/posteriors.csv."""
+    costs = Costs.load(work)
+    lines: list[dict[str, object]] = []
+    text = ["All rows: [posteriors.csv](posteriors.csv).", ""]
+    for folder in sorted(work.iterdir()):
+        if (folder / "labels.npz").exists() and any(folder.glob(f"{PLAIN}-*.npz")):
+            text += section(folder.name.replace("-", " "), folder, costs, lines)
+    with PAGE.with_suffix(".csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+    before, rest = PAGE.read_text().split(START)
+    PAGE.write_text("\n".join([before + START, "", *text, END + rest.split(END)[1]]))
+    print("\n".join(text))
