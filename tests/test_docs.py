@@ -42,10 +42,10 @@ def examples() -> list[str]:
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that documents speak of."""
     monkeypatch.chdir(tmp_path)
-    shutil.copy(models.bundled(uce_edge.Inference.MC), "photos.onnx")
+    shutil.copy(models.bundled(uce_edge.Inference.MC, "cifar10"), "photos.onnx")
     shutil.copy(GOLDEN / "digits-mc.onnx", "digits.onnx")
     for name, image in (("a.png", "cat.png"), ("b.png", "ship.png")):
-        shutil.copy(ROOT / "examples" / "images" / image, name)
+        shutil.copy(ROOT / "tests" / "cifar" / image, name)
     pixels = np.frombuffer((GOLDEN / "digit-0.raw").read_bytes(), np.uint8).reshape(8, 8)
     Image.fromarray(pixels).save("three.png")
     Path("broken.png").write_bytes(b"no image")
