@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test fuzz soak test-ports test-trace test-runtimes test-scale test-zoo test-minimal lint bench noise zoo docs wheel-check clean
+.PHONY: demo test fuzz soak test-ports test-trace test-runtimes test-scale test-zoo test-minimal lint bench noise zoo docs wheel-check sbom clean
 
 # One stamp per set of extras, so that `make demo` does not install the test tools.
 $(BIN)/python:
@@ -21,12 +21,12 @@ $(VENV)/.dev: $(VENV)/.demo
 
 # The bundled model on the sample images: a table, a picture, and what the passes cost. No PyTorch.
 demo: $(VENV)/.demo
-	$(BIN)/uce-edge predict examples/images --reject 0.3 --sort uncertainty --sheet demo.png
-	$(BIN)/uce-edge predict examples/images/cat.png --reject auto
-	$(BIN)/uce-edge bench --inference mc --samples 1,5,25
-	$(BIN)/uce-edge bench --inference moments --samples 100
+	$(BIN)/uce-edge predict examples/images --reject auto --sort uncertainty --sheet demo.png
+	$(BIN)/uce-edge predict examples/images/cat.jpg --reject auto
+	$(BIN)/uce-edge bench
+	$(BIN)/uce-edge bench --model cifar10 --inference mc --samples 1,5,25
 	@echo
-	@echo "demo.png shows the accepted and the rejected images side by side. To try next:"
+	@echo "demo.png shows the accepted, uncertain and out-of-distribution images. To try next:"
 	@echo "    $(BIN)/uce-edge predict YOUR-PHOTO.jpg --reject auto"
 	@echo "    $(BIN)/uce-edge info                      # what the file says of itself, and what thresholds let through"
 	@echo "    $(BIN)/pip install -e '.[cpu,train,export]' -c constraints.txt && $(BIN)/uce-edge demo    # train your own"
@@ -102,10 +102,11 @@ lint: $(VENV)/.dev
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-# Some 15 minutes on two cores. What takes gigabytes runs with: pytest benchmarks -m large
+# Some 25 minutes on two cores. What takes gigabytes runs with: pytest benchmarks -m large
 bench: $(VENV)/.dev
 	$(BIN)/python -m pytest benchmarks -m "not large" --benchmark-columns=min,median,rounds --benchmark-sort=name
 	$(BIN)/python benchmarks/speed/page.py
+	$(BIN)/python benchmarks/speed/edge_networks.py
 
 # Measures the noise table and writes docs/noise.md.
 noise: $(VENV)/.dev
@@ -124,6 +125,10 @@ docs:
 # The wheel as a user gets it: an empty environment without torch predicts with a model exported here.
 wheel-check: $(VENV)/.dev
 	PYTHON=$(BIN)/python UCE_EDGE_KEEP=build/ci bash .ci/wheel-check
+
+# The software bill of materials of the wheel in dist/ (make wheel-check), in CycloneDX format.
+sbom: $(VENV)/.dev
+	$(BIN)/python .ci/sbom.py dist/*.whl
 
 clean:
 	rm -rf $(VENV) $(SCALE) $(SITE) $(ZOO) dist build demo demo.png examples/node/node_modules .pytest_cache .mypy_cache .ruff_cache

@@ -84,15 +84,15 @@ def test_errors_are_one_family_and_warnings_another() -> None:
             assert issubclass(getattr(uce_edge, name), uce_edge.UceEdgeWarning), name
 
 
-def test_load_gives_the_model_in_the_box_by_kind_or_a_file() -> None:
-    assert uce_edge.load(device="cpu").metadata.inference == "moments"
-    assert uce_edge.load("mc", "cpu").metadata.inference == "mc"
-    assert uce_edge.load(uce_edge.Inference.MOMENTS, "cpu").metadata.inference == "moments"
+def test_load_gives_a_bundled_model_or_a_file() -> None:
+    assert uce_edge.load(device="cpu").metadata.inference == "deterministic"
+    assert uce_edge.load("cifar10", "cpu").metadata.inference == "moments"
+    assert uce_edge.load("cifar10", "cpu", inference="mc").metadata.inference == "mc"
     path = GOLDEN / "digits-mc.onnx"
     for given in (path, str(path)):
         assert uce_edge.load(given, "cpu", threads=1).path == str(path)
     with pytest.raises(uce_edge.UsageError, match="`inference` to be mc or moments for cifar10, the bundled model"):
-        uce_edge.load("deterministic")
+        uce_edge.load("cifar10", inference="deterministic")
     with pytest.raises(uce_edge.ModelFileError, match=r"There is no model file momments"):
         uce_edge.load("momments")
 
