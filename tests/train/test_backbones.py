@@ -263,6 +263,26 @@ def test_all_layers_follow_the_tail_and_resume(
     assert whole == cut
 
 
+def test_images_that_chose_train_the_tail_in_the_end(tiny: Backbone, dataset: Dataset, tmp_path: Path) -> None:
+    """The weights are those of a training that chooses nothing, for as many epochs."""
+    recipe = recipe_of(tiny, p=0.05, rates=Rates.FIXED)
+    chosen = training.train(dataset, tmp_path / "chosen", recipe)
+    assert chosen.metrics.epochs == recipe.epochs
+    training.train(dataset, tmp_path / "plain", replace(recipe, patience=None))
+    first, second = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("chosen", "plain"))
+    assert first == second
+
+
+def test_a_fitted_rate_outlasts_the_last_training(
+    tiny: Backbone, dataset: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "uce_edge_train")
+    run = training.train(dataset, tmp_path / "run", recipe_of(tiny))
+    assert f"All {len(dataset.splits['train'])} training images train the tail again" in caplog.text
+    (rate,) = set(run.rates.values())
+    assert f"Rate: p = {rate:g}," in caplog.text
+
+
 def test_stored_views_have_the_same_name_in_every_process() -> None:
     mixed, plain = (features.Changes(Augmentation(mix=mix), 0).key(1) for mix in (augmix, None))
     assert mixed != plain
@@ -360,6 +380,7 @@ def test_measured_costs_follow_the_clock(tiny: Backbone, dataset: Dataset, monke
     assert cost.epoch == pytest.approx((train - watched) // 16 + looks)
     assert cost.rate == pytest.approx(rate_fit.TRIED * cost.epoch + rate_fit.PASSES * looks)
     assert cost.whole == pytest.approx(cost.epoch)
+    assert cost.repeat == train // 16
 
 
 def test_backbones_are_listed(call: Call) -> None:

@@ -160,6 +160,11 @@ class Recipe(Record):
         """Whether held-out images choose the epoch, the rate or the layers."""
         return self.patience is not None or self.rates is Rates.FITTED or self.unfreeze is Unfreeze.ALL
 
+    @property
+    def repeats(self) -> bool:
+        """Whether the tail is trained again on all training images, after a part of them has chosen."""
+        return self.selects and self.unfreeze in (Unfreeze.NONE, Unfreeze.TAIL)
+
     def _check_seam(self, network: nn.Module) -> None:
         layers = [name for name, _ in network.named_modules() if name]
         if self.seam is not None and self.seam not in layers:

@@ -35,10 +35,10 @@ MEMBER = "member-"
 
 @dataclass(frozen=True)
 class TrainingScores(Record):
-    """Scores at the end of training."""
+    """Scores of the training that chose epoch, rate and layers."""
 
     epochs: Positive
-    """The epoch whose weights were kept."""
+    """The epoch with the best weights."""
     train_nll: float
     """Of the training images in that epoch, with noise."""
     held_out_nll: float

@@ -4,8 +4,7 @@ The calibration images must not choose these: the error of the chosen weights is
 and a calibration map that is fitted on the same images makes the network overconfident.
 """
 
-import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import numpy as np
@@ -42,6 +41,11 @@ class Parts:
     watched: npt.NDArray[np.int64] | None
     """Those that choose; None where nothing is chosen."""
 
+    def whole(self) -> "Parts":
+        """The same, with the images that choose among those that are fitted."""
+        assert self.watched is not None
+        return replace(self, fitted=np.sort(np.concatenate([self.fitted, self.watched])))
+
     def summary(self) -> str:
         """One sentence about them."""
         watched = 0 if self.watched is None else len(self.watched)
@@ -51,12 +55,6 @@ class Parts:
     def held_out(self, dataset: Dataset) -> Split:
         """The images that are watched; the calibration images where nothing is chosen."""
         return dataset.splits["calibration"] if self.watched is None else dataset.splits["train"].take(self.watched)
-
-    def key(self, train_sha256: str) -> str:
-        """Names the fitted images."""
-        if self.watched is None:
-            return train_sha256
-        return hashlib.sha256(train_sha256.encode() + self.fitted.tobytes()).hexdigest()
 
 
 def part(train: Split, *, selects: bool) -> Parts:

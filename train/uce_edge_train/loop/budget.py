@@ -45,6 +45,8 @@ class Cost:
     """What the trunk computes of all training images; 0 without a trunk."""
     whole: float = 0.0
     """An epoch of all layers."""
+    repeat: float = 0.0
+    """An epoch of the tail on all training images; 0 where it is trained once."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ class Plan:
     def summary(self, seconds: float) -> str:
         """Some sentences about it, and the time of one network."""
         recipe = self.recipe
-        parts = [f"{recipe.epochs} epoch{'s' * (recipe.epochs > 1)} ({self.tail:.0f} s)"]
+        again = " and again on all training images" if recipe.repeats else ""
+        parts = [f"{recipe.epochs} epoch{'s' * (recipe.epochs > 1)}{again} ({self.tail:.0f} s)"]
         if self.features:
             parts.insert(0, f"{recipe.views} views of the training images ({self.features:.0f} s)")
         if self.rate:
@@ -128,29 +131,31 @@ def choose(recipe: Recipe, cost: Cost, seconds: float, given: set[str]) -> Plan:
     What is left out first, where time is short: all layers, views, epochs, the fit of the rate.
     """
     left, rate, smallest = _SAFE * seconds, cost.rate, False
+    epoch = cost.epoch + cost.repeat
     (fewest, most), fewest_views = _EPOCHS, recipe.views if "views" in given else _VIEWS[0]
     shortest = recipe.epochs if "epochs" in given else fewest
-    if rate and not {"rates", "p"} & given and fewest_views * cost.view + rate + shortest * cost.epoch > left:
+    if rate and not {"rates", "p"} & given and fewest_views * cost.view + rate + shortest * epoch > left:
         rate, smallest = 0.0, True
         recipe = replace(recipe, rates=Rates.FIXED, p=rate_fit.RATES[0])
     if rate == 0:
         fewest = 1
     views = recipe.views
     if "views" not in given and cost.view:
-        spare = left - rate - _EPOCHS[0] * cost.epoch
+        spare = left - rate - _EPOCHS[0] * epoch
         views = _within(_VIEWS, min(_FOR_VIEWS * left, spare) / cost.view)
     features = views * cost.view
     epochs = recipe.epochs
     if "epochs" not in given:
         most = most if recipe.unfreeze is None else _TAIL_EPOCHS
-        epochs = _within((fewest, most), (left - features - rate) / cost.epoch)
-    found = Plan(replace(recipe, views=views, epochs=epochs), features, epochs * cost.epoch, rate, smallest=smallest)
+        epochs = _within((fewest, most), (left - features - rate) / epoch)
+    found = Plan(replace(recipe, views=views, epochs=epochs), features, epochs * epoch, rate, smallest=smallest)
     if not cost.view or ("unfreeze" in given and recipe.unfreeze is not Unfreeze.ALL):
         return found
     # A trunk that was trained computes other features, which the rate is fitted on.
     rest = math.ceil(epochs / _PER_EPOCH_OF_ALL) * cost.whole + features
-    if recipe.unfreeze is Unfreeze.ALL or found.total + rest <= left:
-        return replace(found, recipe=replace(found.recipe, unfreeze=Unfreeze.ALL), rest=rest)
+    once = replace(found, recipe=replace(found.recipe, unfreeze=Unfreeze.ALL), tail=epochs * cost.epoch, rest=rest)
+    if recipe.unfreeze is Unfreeze.ALL or once.total <= left:
+        return once
     return found
 
 
@@ -172,11 +177,12 @@ def measured(recipe: Recipe, dataset: Dataset, image: ImageSpec) -> Cost:
     view = len(train) / batch * _time(lambda: features.seam.trunk(pixels))
     tail, stored = _thawed(model, recipe, Unfreeze.TAIL), features.of(first)
     inputs = torch.from_numpy(stored.images).permute(0, 3, 1, 2)
-    epoch = steps * _step(tail, features.tail, recipe, inputs, labels)
-    epoch += looks * _look(features.tail, features.spec, stored)
+    step = _step(tail, features.tail, recipe, inputs, labels)
+    epoch = steps * step + looks * _look(features.tail, features.spec, stored)
+    repeat = len(train) // batch * step if recipe.repeats else 0.0
     rate = _rate(recipe, epoch, looks, features.tail, features.spec, stored)
     whole = steps * _step(_thawed(model, recipe, Unfreeze.ALL), model, recipe, pixels, labels)
-    return Cost(epoch, rate, view, whole + looks * _look(model, image, first))
+    return Cost(epoch, rate, view, whole + looks * _look(model, image, first), repeat)
 
 
 def _rate(recipe: Recipe, epoch: float, looks: float, network: nn.Module, image: ImageSpec, batch: Split) -> float:

@@ -115,12 +115,11 @@ def of(
         _log.info("%d views instead of %d: a run stores %d GB of features.", views, recipe.views, LARGEST >> 30)
     changes = Changes(augment, _VIEWS)
     with deterministic(model):
-        # All of them as they are: a posterior and the gate take these features, too.
+        # Of all training images: a posterior, the gate and the last training take these features, too.
         plain = features.view(train, 0, known=hashes["train"])
-        some, key = Split(fitted, train.labels[parts.fitted]), parts.key(hashes["train"])  # type: ignore[arg-type]
-        others = [features.view(some, number, changes, key) for number in range(1, views)]
+        others = [features.view(train, number, changes, hashes["train"]) for number in range(1, views)]
         if parts.watched is None:
             held_out = features.of(held_out, hashes["calibration"])
         else:
             held_out = replace(held_out, images=plain[parts.watched], originals=None)
-    return Stored(features.tail, features.spec, held_out, labels, Views([Rows(plain, parts.fitted), *others]))
+    return Stored(features.tail, features.spec, held_out, labels, Views([Rows(view, parts.fitted) for view in (plain, *others)]))

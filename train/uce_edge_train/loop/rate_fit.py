@@ -37,6 +37,8 @@ class Fitted(NamedTuple):
     """Of the weights before, without noise, with a temperature."""
     cost: float
     """Accuracy that one noisy pass loses."""
+    trained: bool
+    """Whether the network was trained with this rate, for a short time."""
 
     def summary(self) -> str:
         """One sentence about it."""
@@ -99,7 +101,8 @@ def fit(feed: Feed, seed: int, train: Callable[[float], None]) -> Fitted:
     set_rate(network, chosen.p)
     with deterministic(network):
         own = _measure(feed, 1, seed).accuracy
-    return Fitted(chosen.p, chosen.nll, plain.nll, max(0.0, own - _measure(feed, _PASSES, seed).accuracy))
+    cost = max(0.0, own - _measure(feed, _PASSES, seed).accuracy)
+    return Fitted(chosen.p, chosen.nll, plain.nll, cost, trained=chosen.weights is not before)
 
 
 def set_rate(network: nn.Module, p: float) -> None:

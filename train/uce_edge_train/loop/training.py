@@ -94,9 +94,9 @@ def train(
             rule = "float32 or bfloat16 without CUDA"
             raise UsageError(expected("`precision`", rule, "float16", "Use --precision bfloat16"))
         resumes = resume and (out / CHECKPOINT).exists()
-        if recipe.init is not None and not resumes:
+        if recipe.init is not None and (recipe.repeats or not resumes):
             summary = pretrained.begin(model, recipe.init, recipe.arch)
-            _log.log(logging.INFO if group.leads else logging.DEBUG, summary)
+            _log.log(logging.INFO if group.leads and not resumes else logging.DEBUG, summary)
         writable_folder(out)  # an hour of training must not end at a full or forbidden disk
         model = model.to(group.device)
         if recipe.channels_last:
@@ -104,6 +104,7 @@ def train(
         if parts.watched is not None and group.leads:
             _log.info(parts.summary())
         job = _Job(model, dataset, parts, image, augment, hashes, group, out, tensorboard, Path(features or out))
+        start = {name: value.clone() for name, value in model.state_dict().items()} if recipe.repeats else {}
         stages = recipe.stages()
         reached = stored_recipe(out).unfreeze if resumes else None
         begun = next((number for number, stage in enumerate(stages) if stage.unfreeze is reached), 0)
@@ -112,8 +113,11 @@ def train(
             before, last = last, job.train(stage, resumes and number == 0, last)
             if before and group.leads:
                 _log.info(_all_layers(before["held_out_nll"], last["held_out_nll"]))
-        if recipe.rates is Rates.FITTED:
-            last = last | job.fit_rate(stages[0])
+        rate = job.fit_rate(stages[0]) if recipe.rates is Rates.FITTED else None
+        if rate is not None:
+            last = last | job.scores(stages[0])
+        if recipe.repeats:
+            job.repeat(recipe, start, last["epoch"], rate)
         model = model.to("cpu").eval()
         run = Run(
             data=dataset.name,
@@ -188,19 +192,50 @@ class _Job:
             return progress.log[progress.best_epoch - 1] if progress.best_epoch else before
         return progress.log[-1]
 
-    def fit_rate(self, stage: Recipe) -> dict[str, float]:
-        """Fit the dropout rate; returns the scores that it changes."""
-        held, feed = self._hold(stage), self._feed(stage)
-
-        def train_at(p: float) -> None:
-            short = replace(stage, p=p, rates=Rates.FIXED, epochs=1, learning_rate=stage.learning_rate / 10)
-            training = Training(self.model, short.optimiser_for(self.model, []), [], held=held)
-            _Loop(training, short, feed, self.hashes["train"], self.group, self.out).epoch()
-
-        found = rate_fit.fit(feed, stage.seed, train_at)
+    def fit_rate(self, stage: Recipe) -> rate_fit.Fitted:
+        """Fit the dropout rate, and train with it where that helps."""
+        found = rate_fit.fit(self._feed(stage), stage.seed, lambda p: self._train_at(stage, p))
         _log.info(found.summary())
+        return found
+
+    def _train_at(self, stage: Recipe, p: float) -> None:
+        """Train one epoch with noise, at a tenth of the learning rate."""
+        self._epochs(replace(stage, p=p, rates=Rates.FIXED, epochs=1, learning_rate=stage.learning_rate / 10), 1)
+
+    def scores(self, stage: Recipe) -> dict[str, float]:
+        """The held-out scores of the present weights."""
+        feed = self._feed(stage)
         nll, accuracy = evaluate(feed.network, feed.image, feed.held_out, stage.judged, tempered=True)
         return {"held_out_nll": nll, "held_out_accuracy": accuracy}
+
+    def repeat(self, recipe: Recipe, start: dict[str, Tensor], epochs: int, rate: rate_fit.Fitted | None) -> None:
+        """Train again on all training images, as their selection images chose.
+
+        Args:
+            recipe: How.
+            start: The weights that training began with.
+            epochs: The epochs until the best.
+            rate: The rate that was fitted, if any.
+        """
+        whole = replace(self, parts=self.parts.whole())
+        if self.group.leads:
+            count, times = len(whole.parts.fitted), f"{epochs} epoch{'s' * (epochs > 1)}"
+            _log.info("The choice is made. All %s training images train the tail again, for %s.", f"{count:,}", times)
+        self.model.load_state_dict(start)
+        whole._epochs(recipe, epochs)
+        if rate is not None:
+            rate_fit.set_rate(self.model, rate.p)
+            if rate.trained:
+                whole._train_at(recipe, rate.p)
+
+    def _epochs(self, stage: Recipe, count: int) -> None:
+        """Train the first epochs of a stage; nothing is watched or stored."""
+        learned = learned_rates.learn(self.model, stage.rates)
+        training = Training(self.model, stage.optimiser_for(self.model, learned), learned, held=self._hold(stage))
+        loop = _Loop(training, stage, self._feed(stage), self.hashes["train"], self.group, self.out)
+        with progress("training", total=count * loop.steps, shown=self.group.leads and count > 1) as advance:
+            for _ in range(count):
+                loop.epoch(advance)
 
     def _hold(self, stage: Recipe) -> tuple[str, ...]:
         """Freeze layers; returns the batch-norm layers whose statistics stay."""
@@ -257,9 +292,10 @@ class _Loop:
                     state.scaler = self.scaler.state_dict()
                     self.training.save(self.out, recipe, self.data_hash)
 
-    def epoch(self) -> None:
+    def epoch(self, advance: Callable[[int], None]) -> None:
         """Train one epoch, and note nothing."""
-        self._epoch(self.group.wrap(self.feed.network), lambda _: None)
+        self._epoch(self.group.wrap(self.feed.network), advance)
+        self.training.progress.epoch += 1
 
     def _held_out(self) -> list[float]:
         feed, recipe = self.feed, self.recipe
