@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from posteriors_224_page import FEW, write_page
+from posteriors_224_page import FEW, TWO_STAGES, ensemble_of, write_page
 from torch import Tensor, nn
 
 from uce_edge.calibration.logits import logits_of
@@ -47,7 +47,7 @@ from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, load_model
 
 BACKBONE, SEAM = "efficientnet-lite0", "blocks.15"
-PASSES, DRAWS, SEEDS, FEWER, VIEWS = 25, 100, 5, 3, 2
+PASSES, DRAWS, SEEDS, VIEWS = 25, 100, 5, 2
 TASKS = {"trashnet": ("trashnet", None), "chest X-rays": ("chest_xray/labels.csv", "group")}
 SNAPSHOTS, SWAG_EPOCHS, SWAG_RATE, SWAG_DRAWS = 3, 5, 5e-4, 16  # snapshots of an epoch
 _NOISY = ("tail",)
@@ -55,19 +55,18 @@ _NOISY = ("tail",)
 
 @dataclass(frozen=True)
 class Arm:
-    """One posterior: what it changes in the recipe of a deterministic tail, and its seeds."""
+    """One posterior: what it changes in the recipe of a deterministic tail."""
 
     name: str
     changes: dict[str, Any]
-    seeds: int = FEWER
 
 
 def _noise(sigma: Sigma, p: float) -> dict[str, Any]:
     return {"dropout": Dropout.GAUSSIAN, "sigma": sigma, "p": p, "noisy": _NOISY}
 
 
-PLAIN = Arm("deterministic", {}, SEEDS)
-EARLY = Arm("deterministic, two stages", {"seam": "blocks.11"})
+PLAIN = Arm("deterministic", {})
+EARLY = Arm(TWO_STAGES, {"seam": "blocks.11"})
 ARMS = (
     PLAIN,
     *(Arm(f"Gaussian, p = {p}", _noise(Sigma.EXACT, p)) for p in (0.1, 0.05, 0.2)),
@@ -131,16 +130,11 @@ class Study:
         """The stored logits of a job."""
         return self.folder / f"{name}-{seed}.npz"
 
-    def jobs(self, first: bool) -> list[tuple[str, int]]:
-        """What is missing of a first round, an ensemble of three and one seed of every noise, or of the rest."""
-        noisy = [arm.name for arm in ARMS if arm is not PLAIN and arm is not EARLY] + list(AFTERWARDS)
-        if first:
-            some = [(PLAIN.name, seed) for seed in range(FEWER)] + [(name, 0) for name in noisy]
-        else:
-            some = [(PLAIN.name, seed) for seed in range(FEWER, SEEDS)]
-            some += [(name, seed) for seed in range(1, FEWER) for name in noisy]
-            some += [(EARLY.name, seed) for seed in range(FEWER)]
-        return [(name, seed) for name, seed in some if not self.done(name, seed).exists()]
+    def jobs(self) -> list[tuple[str, int]]:
+        """What is missing, one seed of all posteriors after the other."""
+        names = [arm.name for arm in ARMS if arm is not EARLY] + [*AFTERWARDS, EARLY.name]
+        every = [(name, seed) for seed in range(SEEDS) for name in names]
+        return [(name, seed) for name, seed in every if not self.done(name, seed).exists()]
 
     def make(self, name: str, seed: int) -> None:
         """Do one job."""
@@ -162,7 +156,7 @@ class Study:
             name: mc_logits(features.tail, features.of(part), features.spec, passes, seed, keep_dropout=run.masks)
             for name, part in self.held_out()
         }
-        if seed >= FEWER or (arm is not PLAIN and seed):  # the others are exported, or get a posterior afterwards
+        if arm not in (PLAIN, EARLY) and seed:  # the others are exported, or get a posterior afterwards
             (folder / "weights.safetensors").unlink()
         return {name: np.concatenate(list(logits), axis=1) for name, logits in found.items()}
 
@@ -245,14 +239,14 @@ def train(arguments: argparse.Namespace) -> None:
     """Do what is missing until the time is over."""
     until = time.monotonic() + 60 * arguments.minutes
     studies = [Study(task, arguments.data, arguments.work, arguments.epochs) for task in arguments.tasks]
-    left = [(study, *job) for first in (True, False) for study in studies for job in study.jobs(first)]
+    left = [(study, *job) for study in studies for job in study.jobs()]
     for study, name, seed in left:
         if time.monotonic() > until:
             break
         started = time.monotonic()
         study.make(name, seed)
         print(f"{study.task}: {name}, seed {seed}: {time.monotonic() - started:.0f} s", flush=True)
-    rest = sum(len(study.jobs(first)) for study in studies for first in (True, False))
+    rest = sum(len(study.jobs()) for study in studies)
     print(f"{rest} jobs are left." if rest else "Nothing is left.", flush=True)
 
 
@@ -268,18 +262,18 @@ def price(arguments: argparse.Namespace) -> None:
         (arguments.work / "prices.json").write_text(json.dumps(costs, indent=2))
         print(name, costs[name], flush=True)
 
-    plain = [study.run(PLAIN, seed) for seed in range(SEEDS)]
     for arm in ARMS:
         kind = arm.name.partition(",")[0]
         if kind not in costs:
             inference = Inference.DETERMINISTIC if arm is PLAIN else Inference.MC
             done = export_run(study.run(arm, 0), folder / f"{kind}.onnx", study.dataset, inference, samples=PASSES)
             note(kind, done.metadata.costs)
-    for count in (3, FEWER + 2):
-        members = [path for path in plain if (path / "weights.safetensors").exists()][:count]
-        if len(members) == count:
-            whole = export_ensemble(members, folder / f"{count}-tails.onnx", FileKind(Inference.DETERMINISTIC))
-            note(f"{count} tails", whole.combined.metadata.costs)
+    for arm in (PLAIN, EARLY):
+        tails = [study.run(arm, seed) for seed in range(SEEDS)]
+        for count in (3, SEEDS):
+            name = ensemble_of(count, arm.name)
+            whole = export_ensemble(tails[:count], folder / f"{name}.onnx", FileKind(Inference.DETERMINISTIC))
+            note(name, whole.combined.metadata.costs)
 
 
 def measure_time(arguments: argparse.Namespace) -> None:

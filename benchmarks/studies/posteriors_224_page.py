@@ -24,7 +24,7 @@ START, END = (
 TARGET, CONFIDENCE, DIVISIONS, RESAMPLES = 0.05, 0.95, 100, 300
 BUDGETS = (1.0, 1.5, 3.0)
 FEW = 5  # passes, besides all
-PLAIN, SWAG = "deterministic", "SWAG"
+PLAIN, TWO_STAGES, SWAG = "deterministic", "deterministic, two stages", "SWAG"
 SHOWN = {"accuracy": "Accuracy", "nll": "NLL", "aurc": "AURC", "tuce": "T-UCE"}
 
 Table = npt.NDArray[np.float64]
@@ -165,13 +165,19 @@ def posteriors(folder: Path) -> Iterator[Drawn]:
                 yield Drawn(f"{name}, {word} = {count}", count, _first(logits, count))
         else:
             yield Drawn(name, passes, logits)
-    plain = list(found[PLAIN].values())
-    for count in (3, 5):
-        if len(plain) >= count:
-            # Every training begins one ensemble of its neighbours in the pool.
-            starts = len(plain) if len(plain) > count else 1
-            groups = [[plain[(at + step) % len(plain)] for step in range(count)] for at in range(starts)]
-            yield Drawn(f"{count} tails", 1, [_together(group) for group in groups])
+    for name in (PLAIN, TWO_STAGES):
+        tails = list(found.get(name, {}).values())
+        for count in (3, 5):
+            if len(tails) >= count:
+                # Every training begins one ensemble of its neighbours in the pool.
+                starts = len(tails) if len(tails) > count else 1
+                groups = [[tails[(at + step) % len(tails)] for step in range(count)] for at in range(starts)]
+                yield Drawn(ensemble_of(count, name), 1, [_together(group) for group in groups])
+
+
+def ensemble_of(count: int, name: str) -> str:
+    """The name of an ensemble of tails over one trunk."""
+    return f"{count} tails" + (" of two stages" if name == TWO_STAGES else "")
 
 
 def _first(logits: list[dict[str, Table]], count: int) -> list[dict[str, Table]]:
