@@ -5,7 +5,8 @@
 EfficientNet-Lite0 with ImageNet weights at 112x112; the last block and the head are trained on stored outputs of the
 blocks before, as by `uce-edge train --backbone`. Every split divides the patients anew: a tenth is the calibration
 images, a tenth another held-out part, a third the test images. Epoch and rate are chosen on the calibration images,
-which fit the temperature (as before), or on another part of the training images. Answers that are there are kept.
+which fit the temperature, or on another part of the training images, which may then train the tail with the others.
+Answers that are there are kept.
 """
 
 import argparse
@@ -35,6 +36,7 @@ SIZE, SEAM, VIEWS, PASSES = 112, "blocks.15", 4, 25
 SCHEMES = {
     "same": "the calibration images",
     "other": "a sixth of the training images",
+    "again": "the same sixth; then all training images train the tail again",
 }
 
 
@@ -74,19 +76,23 @@ def divided(whole: Split, seed: int) -> dict[str, np.ndarray]:
     return {name: np.flatnonzero(np.isin(unit, chosen)) for name, chosen in named}
 
 
-def trained(model, features, whole, views, fitted, watched, seed) -> tuple[Stored, rate_fit.Fitted]:
-    """Train a tail; epoch and rate are those that the watched images choose."""
+def trained(model, features, whole, views, fitted, watched, seed, again=False) -> tuple[Stored, rate_fit.Fitted]:
+    """Train a tail; epoch and rate are those that the watched images choose.
+
+    With `again`, it is trained once more, on the watched images, too.
+    """
+    begin = {name: value.clone() for name, value in model.state_dict().items()}
     how = replace(recipe(), seed=seed)
     parameter_groups.thaw(model, seams.weights_behind(model, SEAM), Unfreeze.TAIL)
     held_out = replace(whole.take(watched), images=np.asarray(views[0][watched]))
-    labels = torch.from_numpy(whole.labels[fitted])
-    feed = Stored(features.tail, features.spec, held_out, labels, Views([view[fitted] for view in views]))
+    feed = fed(features, whole, views, fitted, held_out)
 
-    def epochs(count: int, rate: float, p: float | None) -> dict[str, torch.Tensor]:
+    def epochs(feed: Stored, count: int, rate: float, p: float | None, until: int | None = None) -> tuple[dict, int]:
+        labels = feed.labels
         short, source = replace(how, learning_rate=rate), torch.Generator().manual_seed(seed)
         optimiser = short.optimiser_for(model, [])
-        best, lowest, since, steps = {}, np.inf, 0, len(labels) // how.batch_size
-        for epoch in range(count):
+        best, lowest, last, steps = {}, np.inf, 0, len(labels) // how.batch_size
+        for epoch in range(count if until is None else until):
             order = torch.randperm(len(labels), generator=source)
             with deterministic(model) if p is None else noise_from(model, source):
                 for step in range(steps):
@@ -98,18 +104,32 @@ def trained(model, features, whole, views, fitted, watched, seed) -> tuple[Store
                     optimiser.zero_grad(set_to_none=True)
                     loss.backward()
                     optimiser.step()
-            if p is None:
+            if p is None and until is None:
                 nll, _ = evaluate(feed.network, feed.image, held_out, tempered=True)
-                since += 1
                 if nll < lowest:
-                    best, lowest, since = {k: v.clone() for k, v in feed.network.state_dict().items()}, nll, 0
-                if since >= how.patience:
+                    best, lowest = {k: v.clone() for k, v in feed.network.state_dict().items()}, nll
+                    last = epoch + 1
+                if epoch + 1 - last >= how.patience:
                     break
-        return best
+        return best, last
 
-    feed.network.load_state_dict(epochs(how.epochs, how.learning_rate, None))
-    found = rate_fit.fit(feed, seed, lambda p: epochs(1, how.learning_rate / 10, p) and None)
+    best, last = epochs(feed, how.epochs, how.learning_rate, None)
+    feed.network.load_state_dict(best)
+    found = rate_fit.fit(feed, seed, lambda p: epochs(feed, 1, how.learning_rate / 10, p) and None)
+    if again:
+        model.load_state_dict(begin)
+        feed = fed(features, whole, views, np.sort(np.concatenate([fitted, watched])), held_out)
+        epochs(feed, how.epochs, how.learning_rate, None, until=last)
+        rate_fit.set_rate(feed.network, found.p)
+        if found.trained:
+            epochs(feed, 1, how.learning_rate / 10, found.p)
     return feed, found
+
+
+def fed(features, whole, views, fitted, held_out) -> Stored:
+    """The views of some training images."""
+    labels = torch.from_numpy(whole.labels[fitted])
+    return Stored(features.tail, features.spec, held_out, labels, Views([view[fitted] for view in views]))
 
 
 def judged(feed: Stored, whole: Split, views, fitted_on, test) -> dict[str, float]:
@@ -149,7 +169,8 @@ def main() -> None:
             model.load_state_dict(begin)
             watched = parts["calibration"] if scheme == "same" else parts["selection"]
             fitted = np.concatenate([parts["train"], parts["selection"]]) if scheme == "same" else parts["train"]
-            feed, found = trained(model, features, whole, views, np.sort(fitted), watched, seed)
+            again = scheme == "again"
+            feed, found = trained(model, features, whole, views, np.sort(fitted), watched, seed, again)
             answers[name] = judged(feed, whole, views, parts["calibration"], parts["test"]) | {"p": found.p}
             kept.write_text(json.dumps(answers, indent=1))
             print(name, answers[name], flush=True)

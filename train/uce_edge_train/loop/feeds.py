@@ -122,4 +122,5 @@ def of(
             held_out = features.of(held_out, hashes["calibration"])
         else:
             held_out = replace(held_out, images=plain[parts.watched], originals=None)
-    return Stored(features.tail, features.spec, held_out, labels, Views([Rows(view, parts.fitted) for view in (plain, *others)]))
+    fitted_views = [Rows(view, parts.fitted) for view in (plain, *others)]
+    return Stored(features.tail, features.spec, held_out, labels, Views(fitted_views))
