@@ -18,8 +18,8 @@ from uce_edge.runtime.prediction import ImagePrediction
 
 _GROUPS = ((Decision.ACCEPT, False), (None, False), (Decision.REJECT, False), (Decision.REJECT, True))
 """By decision, and whether it was made because the image is out of distribution."""
-LIMIT = 200
-"""The most images of a sheet."""
+LIMIT = 90
+"""The most images of a group."""
 _COLUMNS = 6
 _WIDTH, _HEIGHT = 184, 138
 """Of a picture on the sheet, at most."""
@@ -36,7 +36,7 @@ def save_sheet(answers: Iterable[Answer], path: Path) -> None:
     usable = [(answer.prediction.uncertainty, answer) for answer in answers if answer.prediction is not None]
     if not usable:
         raise ImageError("No image has a prediction, so there is no sheet to draw.", "image.none")
-    shown = [answer for _, answer in sorted(usable, key=lambda pair: pair[0])[:LIMIT]]
+    shown = [answer for _, answer in sorted(usable, key=lambda pair: pair[0])]
     parts = [part for kind in _GROUPS if (part := _group(shown, *kind)) is not None]
     canvas = Image.new("RGB", (max(part.width for part in parts), sum(part.height for part in parts)), PAPER)
     y = 0
@@ -50,14 +50,17 @@ def save_sheet(answers: Iterable[Answer], path: Path) -> None:
 def _group(answers: list[Answer], decision: Decision | None, ood: bool) -> Image.Image | None:
     """A title above rows of tiles; None without answers."""
     predictions = ((answer, answer.prediction) for answer in answers)
-    tiles = [
-        _tile(answer, prediction)
+    members = [
+        (answer, prediction)
         for answer, prediction in predictions
         if prediction is not None and (answer.decision, prediction.out_of_distribution) == (decision, ood)
     ]
-    if not tiles:
+    if not members:
         return None
-    title, font = description.title(answers[0].rule, decision, len(tiles), ood=ood), ImageFont.load_default(_TITLE)
+    tiles = [_tile(answer, prediction) for answer, prediction in members[:LIMIT]]
+    title, font = description.title(answers[0].rule, decision, len(members), ood=ood), ImageFont.load_default(_TITLE)
+    if len(tiles) < len(members):
+        title += f" (here the {len(tiles)} most certain)"
     rows = [tiles[start : start + _COLUMNS] for start in range(0, len(tiles), _COLUMNS)]
     heights = [max(tile.height for tile in row) + _GAP for row in rows]
     width = max(round(font.getlength(title)), min(_COLUMNS, len(tiles)) * (_WIDTH + 2 * _EDGE + _GAP)) + 2 * _GAP

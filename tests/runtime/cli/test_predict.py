@@ -313,6 +313,19 @@ def test_the_sheet_has_every_image(digits: Digits, call: Call, mixed: Path) -> N
     assert {accepted, rejected} <= colours
 
 
+def test_a_full_group_of_the_sheet_crowds_no_other_out(
+    digits: Digits, call: Call, mixed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr(contact_sheet, "LIMIT", 1)
+    drawn = contact_sheet.description.title
+    monkeypatch.setattr(
+        contact_sheet.description, "title", lambda *a, **b: titles.append(drawn(*a, **b)) or titles[-1]
+    )
+    call("predict", "--model", digits.model, mixed, "--reject", "0.1", "--sheet", mixed / "sheet.png")
+    assert [title.split()[:2] for title in titles] == [["2", "accepted:"], ["1", "uncertain:"]]
+
+
 def test_the_sheet_shows_out_of_distribution_images_apart_and_wraps_a_long_set(call: Call, tmp_path: Path) -> None:
     for name in ("digit-0", "two-digits", "black"):
         pixels = np.frombuffer((GOLDEN / f"{name}.raw").read_bytes(), np.uint8).reshape(8, 8)
