@@ -42,6 +42,10 @@ class AnswerFiles:
         self._model, self._reports = model, 0
         if destinations.dicom_sr is not None and not destinations.dicom_sr.suffix:
             writable_folder(destinations.dicom_sr, "--dicom-sr")
+        if destinations.dicom_sr is not None:
+            from uce_edge.output.annotate import CopyNames
+
+            self._report_names = CopyNames(set(), endless=endless)
         if destinations.save is not None:
             from uce_edge.output.annotate import CopyNames
 
@@ -77,7 +81,8 @@ class AnswerFiles:
         if self._destinations.dicom_sr is not None and answer.ok:
             from uce_edge.output import dicom_report
 
-            dicom_report.write(answer, self._destinations.dicom_sr, Path(self._model.path), self._model.sha256)
+            model, place = Path(self._model.path), self._destinations.dicom_sr
+            dicom_report.write(answer, place, model, self._model.sha256, self._report_names)
             self._reports += 1
         if self._audit is not None:
             self._audit.add(answer)

@@ -15,6 +15,7 @@ from uce_edge._util.printable import shown
 from uce_edge.errors import ImageError, MissingPartError, UsageError, expected
 from uce_edge.images.medical import Kind, part_of, sniff
 from uce_edge.output import dicom_heatmap
+from uce_edge.output.annotate import CopyNames
 
 if TYPE_CHECKING:
     from uce_edge.runtime.answers import Answer
@@ -24,6 +25,7 @@ _MAKER = "uce-edge"
 _SERIES = 9_000  # of reports, far from those of a modality
 _PATIENT = ("PatientID", "PatientName", "PatientBirthDate", "PatientSex", "StudyInstanceUID", "SeriesInstanceUID",
             "SOPInstanceUID", "SOPClassUID")  # fmt: skip
+_MAY_BE_EMPTY = ("AccessionNumber", "StudyID", "StudyDate", "StudyTime", "ReferringPhysicianName")
 _MEASURED = {
     "confidence": "Probability of the label",
     "uncertainty": "Normalised predictive entropy",
@@ -53,7 +55,7 @@ def check_place(place: Path, images: int, *, endless: bool = False) -> None:
         raise UsageError(expected("`dicom_sr`", rule, place, "Use: --dicom-sr report.dcm"), "dicom-sr.name")
 
 
-def write(answer: "Answer", place: Path, model: Path, sha256: str) -> Path:
+def write(answer: "Answer", place: Path, model: Path, sha256: str, names: CopyNames) -> Path:
     """Write the report of one answer.
 
     Args:
@@ -61,6 +63,7 @@ def write(answer: "Answer", place: Path, model: Path, sha256: str) -> Path:
         place: The file, or the folder for NAME-sr.dcm and, where there is a heatmap, NAME-heatmap.dcm.
         model: The model file.
         sha256: Its digest.
+        names: The names of the folder.
 
     Returns:
         The file of the report.
@@ -68,15 +71,22 @@ def write(answer: "Answer", place: Path, model: Path, sha256: str) -> Path:
     Raises:
         ImageError: The image is no DICOM file, or lacks what a report must state.
     """
-    single, stem = place.suffix.lower() == ".dcm", Path(answer.path.partition("#")[0]).stem
-    stem += "" if answer.part is None else f"-{answer.part}"
-    image, out = _header(answer), place if single else place / f"{stem}-sr.dcm"
+    image, single = _header(answer), place.suffix.lower() == ".dcm"
+    name = names.of(_named(answer))
+    out = place if single else place / f"{name}-sr.dcm"
     report = build(answer, image, model.name, sha256)
     with replacing(out, "--dicom-sr") as temporary:
         report.save_as(temporary, enforce_file_format=True)
     if not single and answer.prediction is not None and answer.prediction.heatmap is not None:
-        dicom_heatmap.write(answer, image, place / f"{stem}-heatmap.dcm", _MAKER)
+        dicom_heatmap.write(answer, image, place / f"{name}-heatmap.dcm", _MAKER)
     return out
+
+
+def _named(answer: "Answer") -> str:
+    """A name that ends in a suffix; the dots of a UID are none."""
+    name = Path(answer.path.partition("#")[0]).name
+    stem = name[: -len(".dcm")] if name.lower().endswith(".dcm") else name
+    return f"{stem}.png" if answer.part is None else f"{stem}-{answer.part}.png"
 
 
 def build(answer: "Answer", image: Any, model: str, sha256: str) -> Any:
@@ -196,4 +206,7 @@ def _header(answer: "Answer") -> Any:
             "where the file is made.",
             "dicom-sr.incomplete",
         )
+    for name in _MAY_BE_EMPTY:
+        if name not in image:  # de-identified files lack them
+            setattr(image, name, None)
     return image

@@ -65,6 +65,28 @@ def test_several_images_go_to_a_folder(study: Path, call: Call) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["other-sr.dcm", "study-sr.dcm"]
 
 
+def test_images_of_one_name_and_uids_as_names_keep_their_reports(study: Path, call: Call) -> None:
+    first, second = study.parent / "1.2.840.1.1", study.parent / "series" / "1.2.840.1.1"
+    other = study.parent / "1.2.840.1.2"
+    second.parent.mkdir()
+    for number, path in enumerate((first, second, other)):
+        path.write_bytes(digit(SOPInstanceUID=f"1.2.3.{number}"))
+    folder = study.parent / "reports"
+    made = call("predict", first, second, other, "--model", MODEL, "--dicom-sr", folder)
+    assert made.code == 0, made.err
+    names = [path.name for path in folder.iterdir()]
+    assert sorted(names) == ["1.2.840.1.1-2-sr.dcm", "1.2.840.1.1-sr.dcm", "1.2.840.1.2-sr.dcm"]
+
+
+def test_a_de_identified_image_is_reported(study: Path, call: Call) -> None:
+    kept = {name: value for name, value in HEADER.items() if name not in ("StudyID", "StudyTime", "AccessionNumber")}
+    pixels = np.frombuffer((GOLDEN / "digit-0.raw").read_bytes(), np.uint8).reshape(8, 8)
+    study.write_bytes(written(dataset(pixels, bits=8, **kept)))
+    made = call("predict", study, "--model", GOLDEN / "digits-heatmap.onnx", "--dicom-sr", study.parent / "reports")
+    assert made.code == 0, made.err
+    assert not highdicom.sr.srread(study.parent / "reports" / "study-sr.dcm").AccessionNumber
+
+
 def test_a_folder_also_gets_the_heatmap_as_a_capture_of_the_study(study: Path, call: Call) -> None:
     import pydicom
 
