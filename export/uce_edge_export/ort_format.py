@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from uce_edge._util.atomic_files import removable, replacing
-from uce_edge.contract import Inference, NoiseKind
+from uce_edge.contract import Inference, NoiseKind, Precision
 from uce_edge.errors import IntegrityWarning, UceEdgeError, UsageError, expected
 from uce_edge.integrity.digests import of_model
 from uce_edge.integrity.protobuf import fields
@@ -37,7 +37,7 @@ def convert(path: str | Path) -> Path:
     target, description = path.with_suffix(SUFFIX), path.with_suffix(".json")
     with replacing(description) as described, removable(description) as remove_old, replacing(target) as temporary:
         content = original.content()
-        _save(path, content, temporary)
+        _save(path, content, temporary, original.metadata.precision)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", IntegrityWarning)  # its digest is not on disk yet
             converted = Model(temporary, "cpu")
@@ -49,8 +49,10 @@ def convert(path: str | Path) -> Path:
     return target
 
 
-def _save(path: Path, content: bytes, out: Path) -> None:
+def _save(path: Path, content: bytes, out: Path, precision: Precision) -> None:
     ort = onnxruntime()
+    # Folded, weights of half precision would be stored in float32.
+    left_out = ["ConstantFolding"] if precision is Precision.FP16_WEIGHTS else None
     options = ort.SessionOptions()
     options.log_severity_level = 4
     # One level more would arrange weights for the vector units of this very processor.
@@ -58,7 +60,7 @@ def _save(path: Path, content: bytes, out: Path) -> None:
     options.optimized_model_filepath = str(out)
     options.add_session_config_entry("session.save_model_format", "ORT")
     try:
-        ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        ort.InferenceSession(content, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out)
     except Exception as error:  # onnxruntime raises its own unrelated classes per failure
         raise UceEdgeError(
             f"ONNX Runtime {ort.__version__} cannot write {path} in its own format ({str(error).splitlines()[0]}). "

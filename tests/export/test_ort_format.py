@@ -11,6 +11,7 @@ from helpers.errors import raises
 from PIL import Image
 
 from uce_edge import Model
+from uce_edge.models import bundled
 from uce_edge_export import ort_format
 
 GOLDENS = ["digits-mc", "digits-moments", "digits-factored", "digits-factored-moments"]
@@ -77,3 +78,8 @@ def test_calibrate_asks_for_the_onnx_file(call: Call) -> None:
 def test_only_onnx_files_are_converted(tmp_path: Path) -> None:
     with raises("argument.path"):
         ort_format.convert(tmp_path / "model.ort")
+
+
+def test_weights_of_half_precision_stay_small(tmp_path: Path) -> None:
+    original = Path(shutil.copy(bundled("mc", "waste"), tmp_path))
+    assert ort_format.convert(original).stat().st_size < 1.1 * original.stat().st_size
