@@ -56,7 +56,8 @@ def correct(
     kept = subset(data.labels, shares, classes)
     chosen = np.isin(np.arange(len(data)), kept)
     blocks = StoredLogits(block for block, _ in Labelled(logits, data.labels).blocks(chosen))
-    fitted = maps.shifted(calibration, bias + log_ratio(shares, old), blocks, data.labels[chosen])
+    shift = maps.fit_shift(calibration, blocks, data.labels[chosen], around=bias + log_ratio(shares, old))
+    fitted = maps.shifted(calibration, shift, blocks, data.labels[chosen])
     mix = Mix(tuple(shares.tolist()), tuple(old.tolist()), len(kept), 0 if unlabelled is None else unlabelled.images)
     if counted is not None:
         counted = counted.one_per_group()

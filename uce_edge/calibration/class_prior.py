@@ -1,9 +1,11 @@
 """Calibration for another mix of classes than that of the labelled images.
 
 If images of one class look as before and only the shares w of the classes change, the calibrated probabilities become
-p(c) w(c) / w_old(c), divided by their sum. That is a shift of every logit by log(w(c) / w_old(c)), so it is a part of
-the calibration map. What depends on labels (the error map, thresholds, sets, the monitor's reference) is fitted to the
-largest subset of the labelled images that has the new shares. It is a sample of the new mix, so all promises hold.
+p(c) w(c) / w_old(c), divided by their sum. For one pass that is a shift of every logit by log(w(c) / w_old(c)), so it
+is a part of the calibration map. Where passes differ much, their average moves less than each of them; so the shift is
+fitted again to images of the new mix, with this one as its prior. What depends on labels (the error map, thresholds,
+sets, the monitor's reference) is fitted to the largest subset of the labelled images that has the new shares. It is a
+sample of the new mix, so all promises hold.
 
 Saerens, Latinne, Decaestecker (2002) estimate w from unlabelled images by expectation maximisation. It needs
 probabilities without a bias towards any class (Alexandari et al. 2020), so the map has a fitted shift as well.
@@ -133,8 +135,9 @@ def subset(labels: Integers, shares: Floats, classes: Sequence[str]) -> Integers
             "calibrate.class-prior",
         )
     rng = np.random.default_rng(0)
-    taken = [
-        rng.permutation(np.flatnonzero(labels == index))[: round(float(share * size))]
-        for index, share in enumerate(shares)
-    ]
+    order = rng.permutation(len(shares))  # rare classes take turns
+    # Sums are rounded, not shares: many shares of less than an image are then as frequent together as they should be.
+    ends = np.round(np.cumsum(np.where(wanted, shares, 0)[order] * size)).astype(np.int64)
+    sizes[order] = np.diff(ends, prepend=0)
+    taken = [rng.permutation(np.flatnonzero(labels == index))[: int(many)] for index, many in enumerate(sizes)]
     return np.sort(np.concatenate(taken))

@@ -124,9 +124,17 @@ def fit_map(
     )
 
 
-def fit_shift(calibration: Calibration, logits: Logits, labels: npt.ArrayLike) -> Floats:
-    """Fit a shift of every class behind a fitted map, which removes a bias towards some of them."""
+def fit_shift(calibration: Calibration, logits: Logits, labels: npt.ArrayLike, around: Floats | None = None) -> Floats:
+    """Fit a shift of every class behind a fitted map, which removes a bias towards some of them.
+
+    Args:
+        calibration: The map.
+        logits: Those of labelled images.
+        labels: Their true classes.
+        around: The mean of the shift's prior; None for no shift.
+    """
     data, known = Labelled(logits, labels), _arrays(calibration)
+    start = np.zeros(data.classes) if around is None else around
 
     def loss(shift: Floats) -> tuple[float, Floats]:
         """The penalised NLL and its gradient."""
@@ -135,13 +143,14 @@ def fit_shift(calibration: Calibration, logits: Logits, labels: npt.ArrayLike) -
             found = Likelihood.of(_mapped(calibration.method, known | {CLASS_SHIFT: shift}, tile), labels)
             return float(found.nll.sum()), found.derivative(labels).sum(axis=(1, 2))
 
-        nll, gradient = float(shift @ shift) / (2 * _SHIFT_STD**2), shift / _SHIFT_STD**2
+        away = shift - start
+        nll, gradient = float(away @ away) / (2 * _SHIFT_STD**2), away / _SHIFT_STD**2
         for part, slope in over_tiles(summed, data.blocks()):
             nll += part
             gradient = gradient + slope
         return nll / data.images, gradient / data.images
 
-    return lbfgs(loss, np.zeros(data.classes))
+    return lbfgs(loss, start)
 
 
 def shifted(calibration: Calibration, shift: Floats, logits: Logits, labels: npt.ArrayLike) -> Calibration:

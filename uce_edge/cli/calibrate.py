@@ -383,8 +383,8 @@ def _calibrate_file(
     images = labelled.load(data, metadata.image, metadata.classes, own, group)
     mix = None
     if class_prior is not None:
-        named = "=" in class_prior
-        images_of = None if named else labelled.load_ood(class_prior, metadata.image).images
+        named = "=" in class_prior and not Path(class_prior).exists()
+        images_of = None if named else labelled.load_ood(class_prior, metadata.image, argument="class_prior").images
         mix = ClassPrior.parse(class_prior) if named else ClassPrior(images=images_of)
     show_log("uce_edge_export")
     if posterior is not None:

@@ -102,8 +102,10 @@ def load_test(
     return _matched(source, split, resolved.source, spec, classes), words
 
 
-def load_ood(source: str, spec: ImageSpec, root: str | Path | None = None, download: bool = False) -> Split:
-    """Out-of-distribution images; every label is 0.
+def load_ood(
+    source: str, spec: ImageSpec, root: str | Path | None = None, download: bool = False, argument: str = "ood"
+) -> Split:
+    """Images without labels, such as out-of-distribution ones; every label is 0.
 
     Args:
         source: A dataset's name (its test images; NAME_test.npz will do), a folder of images with or without
@@ -111,9 +113,10 @@ def load_ood(source: str, spec: ImageSpec, root: str | Path | None = None, downl
         spec: The image format of the model.
         root: The folder of named datasets, as in `resolve`.
         download: Fetch a public dataset that is not under the root.
+        argument: The argument that names them, for messages.
     """
     options = ReaderOptions(spec, labels=False)
-    resolved = resolve(source, root, options, argument="ood", download=download, endings=("_test", ""))
+    resolved = resolve(source, root, options, argument=argument, download=download, endings=("_test", ""))
     _, split = _first(source, _unseen(resolved, "test", _UNKNOWN), _TO_REJECT)
     return _prepared(replace(split, labels=np.zeros(len(split), np.int64)), spec)
 

@@ -64,8 +64,34 @@ def test_a_fitted_shift_removes_a_bias() -> None:
 def test_the_subset_has_the_new_shares_and_is_as_large_as_possible() -> None:
     labels = np.repeat([0, 1, 2], (200, 500, 300))
     kept = subset(labels, NEW, CLASSES)
-    assert np.bincount(labels[kept]).tolist() == [200, 33, 100]
+    counts = np.bincount(labels[kept])
+    assert counts[0] == 200
+    np.testing.assert_allclose(counts, 200 / 0.6 * NEW, atol=1)
     assert len(np.unique(kept)) == len(kept)
+
+
+def test_many_rare_classes_keep_their_share_together() -> None:
+    """Each of 99 classes has a third of an image."""
+    labels, shares = np.repeat(np.arange(100), 150), np.full(100, 0.2 / 99)
+    shares[0] = 0.8
+    kept = labels[subset(labels, shares, [str(name) for name in range(100)])]
+    assert (kept == 0).mean() == pytest.approx(0.8, abs=0.01)
+    assert np.bincount(kept)[1:].max() == 1
+
+
+def test_the_shift_of_passes_that_differ_is_fitted_from_the_ratio_on() -> None:
+    """The average of shifted passes moves less than the shifted average."""
+    density, labels = drawn(OLD, 4_000, 3)
+    kept = subset(labels, NEW, CLASSES)
+    rng = np.random.default_rng(3)
+    passes = np.log(posterior(density, OLD)) + rng.normal(0, 2, (9, 4_000, 3))
+    logits = ArrayLogits(passes[:, kept].astype(np.float32))
+    ratio, none = log_ratio(NEW, OLD), Calibration(Method.NONE)
+    refitted = maps.fit_shift(none, logits, labels[kept], around=ratio)
+    before, after = (maps.shifted(none, shift, logits, labels[kept]).outcome for shift in (ratio, refitted))
+    assert after.nll_after < before.nll_after
+    means = [maps.probabilities(maps.shifted(none, s, logits, labels[kept]), logits).mean(0) for s in (ratio, refitted)]
+    assert np.abs(means[1] - NEW).max() < 0.6 * np.abs(means[0] - NEW).max()
 
 
 @pytest.mark.parametrize(("text", "shares"), [("cat=0.6", [0.6, 0.25, 0.15]), ("cat=0.5,dog=0.5", [0.5, 0.5, 0])])
