@@ -12,6 +12,7 @@ from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 
 IMAGES = 100
+_BETTER = 6.6  # of a likelihood ratio: a guess exceeds it in 1 % of the cases
 _LONG = 2**24  # pixels times passes: some seconds of a small network
 
 
@@ -29,17 +30,17 @@ def refuse_chance(
         remedy: What to do about it, as the end of the message.
 
     Raises:
-        UsageError: The average of all passes is hardly better than chance.
+        UsageError: The average of all passes is no better than chance.
     """
     if samples * data.images[..., 0].size < _LONG or len(data) < IMAGES:
         return
     some = data.at_most(IMAGES)
     for passes in dict.fromkeys((1, samples)):
         found = fit_map(Method.TEMPERATURE, draw(some, passes), some.labels).outcome
-        if not found.near_chance:
+        if 2 * found.images * ((found.nll_of_chance or 0.0) - found.nll_after) > _BETTER:
             return
     raise UsageError(
-        f"With {samples} passes over {len(some)} of the calibration images the model is hardly better than chance: NLL "
+        f"With {samples} passes over {len(some)} of the calibration images the model is no better than chance: NLL "
         f"{found.nll_after:.2f}, and a guess has {found.nll_of_chance:.2f}. Nothing was calibrated. {remedy}",
         "calibration.near-chance",
     )

@@ -70,8 +70,10 @@ def tell_levels(costs: "Costs | None") -> None:
 
     fitted = "training" if costs.training else "half of the calibration"
     say(f"The novelty gate looks at the input of {', '.join(costs.layers)}; {fitted} images fit it.")
-    rule = "the gate alone" if costs.target_error is None else f"error at most {at_most(costs.target_error)}"
-    say(f"What each novelty level accepts ({rule}; {costs.images:,} calibration images, and images made by rule):")
+    rule = "the gate alone" if costs.target_error is None else f"for an error of at most {at_most(costs.target_error)}"
+    say(f"What each novelty level accepts ({rule}), of {costs.images:,} calibration images and of images made by rule.")
+    if costs.target_error is not None:
+        say("The limits of this table are found on the calibration images. The guarantee images give the file its own.")
     kinds = costs.rows[0].far
     table(
         ("level", "own", "wrong of these", *kinds),

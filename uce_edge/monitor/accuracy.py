@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge.contract import UNCERTAINTY
+from uce_edge.metrics.binned import wilson
 from uce_edge.monitor.state import KINDS, Outcomes, Window
 from uce_edge.rejection.promises import STEPS
 from uce_edge.rejection.rule import REASONS, Code, RejectRule, within
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from uce_edge.metadata import Metadata
 
 _BINS = 20  # each has about a twentieth of the held-out errors
-_Z = 1.959963984540054  # of a 95 % interval
 _UNDECIDED = KINDS - 1  # an answer without a decision
 
 Floats = npt.NDArray[np.float64]
@@ -160,9 +160,8 @@ def estimated(window: npt.ArrayLike, images: npt.ArrayLike, hits: npt.ArrayLike)
     mean = float(weights @ rate)
     effective = mean * (1 - mean) / variance
     value = float(weights @ (k / m))
-    centre = (value + _Z**2 / (2 * effective)) / (1 + _Z**2 / effective)
-    half = _Z / (1 + _Z**2 / effective) * math.sqrt(value * (1 - value) / effective + (_Z / (2 * effective)) ** 2)
-    return Interval(value, max(0.0, min(value, centre - half)), min(1.0, max(value, centre + half)))
+    (low,), (high,) = wilson(np.array([value]), np.array([effective]))
+    return Interval(value, min(value, float(low)), max(value, float(high)))
 
 
 def binomial_tail(hits: int, images: int, rate: float) -> float:

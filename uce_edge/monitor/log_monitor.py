@@ -120,9 +120,9 @@ def read_log(monitor: Monitor, log: Path, *, shuffle: bool = False) -> Read:
         order = np.random.default_rng(monitor.state.seed).permutation(len(known))
         lines = iter([known[index] for index in order])
         monitor.shuffle()
-    unusable = gaps = 0
+    unusable, gaps, state = 0, 0, monitor.state  # scores take what never changes in it
     for line in lines:
-        values = scores(line, monitor.state)
+        values = scores(line, state)
         gaps += line.seal is hash_chain.Seal.GAP
         if values is None:
             unusable += 1

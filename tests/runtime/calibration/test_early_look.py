@@ -34,6 +34,16 @@ def test_a_long_calibration_of_a_model_that_guesses_is_refused(data: Split, rng:
     assert not asked, "a short calibration warns at its end"
 
 
+def test_a_weak_model_is_calibrated(data: Split, rng: np.random.Generator) -> None:
+    """It is right about one image in two, of four classes."""
+
+    def weak(some: Split, passes: int) -> np.ndarray:
+        signal = 1.2 * np.eye(4, dtype=np.float32)[some.labels]
+        return (signal + rng.normal(size=(len(some), 4))).astype(np.float32)[None].repeat(passes, 0)
+
+    early_look.refuse_chance(data, 1000, weak, "")
+
+
 def test_a_model_whose_average_is_good_is_calibrated(data: Split, rng: np.random.Generator) -> None:
     def noisy(some: Split, passes: int) -> np.ndarray:
         signal = np.eye(4, dtype=np.float32)[some.labels]
