@@ -319,9 +319,7 @@ def test_a_full_group_of_the_sheet_crowds_no_other_out(
     titles: list[str] = []
     monkeypatch.setattr(contact_sheet, "LIMIT", 1)
     drawn = contact_sheet.description.title
-    monkeypatch.setattr(
-        contact_sheet.description, "title", lambda *a, **b: titles.append(drawn(*a, **b)) or titles[-1]
-    )
+    monkeypatch.setattr(contact_sheet.description, "title", lambda *a, **b: titles.append(drawn(*a, **b)) or titles[-1])
     call("predict", "--model", digits.model, mixed, "--reject", "0.1", "--sheet", mixed / "sheet.png")
     assert [title.split()[:2] for title in titles] == [["2", "accepted:"], ["1", "uncertain:"]]
 
