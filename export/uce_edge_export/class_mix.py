@@ -53,7 +53,8 @@ def correct(
     else:
         unbiased = maps.shifted(calibration, bias, logits, data.labels)
         shares = estimated(maps.probabilities(unbiased, unlabelled), old)
-    kept = subset(data.labels, shares, classes)
+    named = prior.named if unlabelled is None else None
+    kept = subset(data.labels, shares, classes, named)
     chosen = np.isin(np.arange(len(data)), kept)
     blocks = StoredLogits(block for block, _ in Labelled(logits, data.labels).blocks(chosen))
     shift = maps.fit_shift(calibration, blocks, data.labels[chosen], around=bias + log_ratio(shares, old))
@@ -61,5 +62,5 @@ def correct(
     mix = Mix(tuple(shares.tolist()), tuple(old.tolist()), len(kept), 0 if unlabelled is None else unlabelled.images)
     if counted is not None:
         counted = counted.one_per_group()
-        counted = counted.take(subset(counted.labels, shares, classes))
+        counted = counted.take(subset(counted.labels, shares, classes, named))
     return Corrected(replace(fitted, class_shares=mix.shares), mix, data.take(kept), counted)

@@ -11,7 +11,7 @@ Saerens, Latinne, Decaestecker (2002) estimate w from unlabelled images by expec
 probabilities without a bias towards any class (Alexandari et al. 2020), so the map has a fitted shift as well.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,19 +119,32 @@ def shares_of(labels: Integers, classes: int) -> Floats:
     return shares
 
 
-def subset(labels: Integers, shares: Floats, classes: Sequence[str]) -> Integers:
+def subset(labels: Integers, shares: Floats, classes: Sequence[str], named: Collection[str] | None = None) -> Integers:
     """The largest random subset with these shares: the numbers of its images, rising.
+
+    Args:
+        labels: Of the images.
+        shares: Of the classes.
+        classes: Their names.
+        named: The classes whose shares were given. The others keep their proportions, and are drawn together. None if
+            every class has a share of its own.
 
     Raises:
         UsageError: A class has too few images.
     """
+    joint = np.array([named is not None and name not in named for name in classes])
+    if joint.any():
+        first = int(joint.argmax())
+        labels = np.where(joint[labels], first, labels)
+        shares = np.where(joint, 0, shares) + np.where(np.arange(len(shares)) == first, shares[joint].sum(), 0)
     counts, wanted = np.bincount(labels, minlength=len(shares)), shares > LEAST_SHARE
     sizes = np.where(wanted, counts / np.where(wanted, shares, 1), np.inf)
     size, scarce = float(sizes.min()), int(sizes.argmin())
     if size < _FEWEST:
+        name = "the other classes" if joint[scarce] else classes[scarce]
         raise UsageError(
-            f"{counts[scarce]} labelled images of {classes[scarce]} are too few for a share of {shares[scarce]:.1%}. "
-            f"Add images of {classes[scarce]} to --data, or give another --class-prior.",
+            f"{counts[scarce]} labelled images of {name} are too few for a share of {shares[scarce]:.1%}. "
+            f"Add images of {name} to --data, or give another --class-prior.",
             "calibrate.class-prior",
         )
     rng = np.random.default_rng(0)

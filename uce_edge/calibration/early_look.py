@@ -11,8 +11,8 @@ from uce_edge.contract import Method
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
 
-IMAGES = 100
-_BETTER = 6.6  # of a likelihood ratio: a guess exceeds it in 1 % of the cases
+IMAGES, MORE = 100, 500
+_BETTER = 2.7  # of a likelihood ratio: a guess exceeds it in 10 % of the cases
 _LONG = 2**24  # pixels times passes: some seconds of a small network
 
 
@@ -21,7 +21,8 @@ def refuse_chance(
 ) -> None:
     """Refuse a long calibration of a model that guesses.
 
-    Noise may ruin one pass and not the average of many, so that all passes decide, over some of the images.
+    Noise may ruin one pass and not the average of many, so that all passes decide. A model that looks like a guess
+    over some images gets a second look at more.
 
     Args:
         data: The calibration images.
@@ -34,8 +35,8 @@ def refuse_chance(
     """
     if samples * data.images[..., 0].size < _LONG or len(data) < IMAGES:
         return
-    some = data.at_most(IMAGES)
-    for passes in dict.fromkeys((1, samples)):
+    for images, passes in dict.fromkeys(((IMAGES, 1), (IMAGES, samples), (MORE, samples))):
+        some = data.at_most(images)
         found = fit_map(Method.TEMPERATURE, draw(some, passes), some.labels).outcome
         if 2 * found.images * ((found.nll_of_chance or 0.0) - found.nll_after) > _BETTER:
             return

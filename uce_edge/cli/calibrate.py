@@ -1,6 +1,7 @@
 """`uce-edge calibrate`."""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -383,7 +384,7 @@ def _calibrate_file(
     images = labelled.load(data, metadata.image, metadata.classes, own, group)
     mix = None
     if class_prior is not None:
-        named = "=" in class_prior and not Path(class_prior).exists()
+        named = "=" in class_prior and not os.path.exists(class_prior)  # noqa: PTH110 (a long text is no error)
         images_of = None if named else labelled.load_ood(class_prior, metadata.image, argument="class_prior").images
         mix = ClassPrior.parse(class_prior) if named else ClassPrior(images=images_of)
     show_log("uce_edge_export")

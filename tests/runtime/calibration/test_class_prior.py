@@ -7,7 +7,7 @@ from scipy import optimize
 
 from uce_edge import UsageError
 from uce_edge.calibration import maps
-from uce_edge.calibration.class_prior import ClassPrior, estimated, log_ratio, subset
+from uce_edge.calibration.class_prior import ClassPrior, estimated, log_ratio, shares_of, subset
 from uce_edge.calibration.logits import ArrayLogits
 from uce_edge.contract import Method
 from uce_edge.metadata import Calibration
@@ -77,6 +77,19 @@ def test_many_rare_classes_keep_their_share_together() -> None:
     kept = labels[subset(labels, shares, [str(name) for name in range(100)])]
     assert (kept == 0).mean() == pytest.approx(0.8, abs=0.01)
     assert np.bincount(kept)[1:].max() == 1
+
+
+def test_classes_without_a_share_are_drawn_together() -> None:
+    """Of 1,000 classes with some ten images each, the scarcest does not decide."""
+    rng = np.random.default_rng(0)
+    labels, classes = rng.integers(0, 1_000, 10_000), [f"c{number}" for number in range(1_000)]
+    labels[:4] = 0
+    shares = ClassPrior({"c0": 0.01}).shares(classes, shares_of(labels, 1_000))
+    with raises("calibrate.class-prior"):
+        subset(np.delete(labels, np.flatnonzero(labels == 7)[1:]), shares, classes)
+    kept = labels[subset(labels, shares, classes, {"c0"})]
+    assert (kept == 0).mean() == pytest.approx(0.01, abs=0.001)
+    assert len(np.unique(kept)) > 600
 
 
 def test_the_shift_of_passes_that_differ_is_fitted_from_the_ratio_on() -> None:

@@ -9,6 +9,7 @@ from tests.helpers.errors import raises
 from uce_edge.calibration import early_look
 from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Split
+from uce_edge.errors import UsageError
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def test_a_long_calibration_of_a_model_that_guesses_is_refused(data: Split, rng:
 
     with raises("calibration.near-chance") as caught:
         early_look.refuse_chance(data, 1000, guess, "Check the scaling.")
-    assert asked == [(early_look.IMAGES, 1), (early_look.IMAGES, 1000)]
+    assert asked == [(early_look.IMAGES, 1), (early_look.IMAGES, 1000), (len(data), 1000)]
     assert str(caught.value).endswith("Nothing was calibrated. Check the scaling.")
     asked.clear()
     early_look.refuse_chance(data, 2, guess, "")
@@ -42,6 +43,25 @@ def test_a_weak_model_is_calibrated(data: Split, rng: np.random.Generator) -> No
         return (signal + rng.normal(size=(len(some), 4))).astype(np.float32)[None].repeat(passes, 0)
 
     early_look.refuse_chance(data, 1000, weak, "")
+
+
+def test_a_model_that_is_hardly_better_than_a_guess_gets_a_second_look(rng: np.random.Generator) -> None:
+    """Two classes, right about six images in ten: 100 images mostly cannot tell that from a guess."""
+    refused = 0
+    for _ in range(20):
+        images = rng.integers(0, 256, (500, 8, 8, 1)).astype(np.uint8)
+        data = Split(images, rng.integers(0, 2, 500))
+        right = {bytes(image): right for image, right in zip(images, rng.random(500) < 0.6, strict=True)}
+
+        def weak(some: Split, passes: int, right: dict[bytes, bool] = right) -> np.ndarray:
+            says = np.where([right[bytes(image)] for image in some.images], some.labels, 1 - some.labels)
+            return (0.4 * np.eye(2, dtype=np.float32)[says])[None].repeat(passes, 0)
+
+        try:
+            early_look.refuse_chance(data, 4000, weak, "")
+        except UsageError:
+            refused += 1
+    assert refused <= 1
 
 
 def test_a_model_whose_average_is_good_is_calibrated(data: Split, rng: np.random.Generator) -> None:
