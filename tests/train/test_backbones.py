@@ -20,7 +20,7 @@ from uce_edge.metadata import ImageSpec
 from uce_edge.runtime.model import Model
 from uce_edge_export.options import PostHoc
 from uce_edge_train import calibration
-from uce_edge_train.choices import Dropout, Rates, Unfreeze
+from uce_edge_train.choices import Dropout, Rates, Schedule, Unfreeze
 from uce_edge_train.data import features, selection
 from uce_edge_train.data.augment_mix import augmix
 from uce_edge_train.data.augmentation import Augmentation
@@ -141,6 +141,14 @@ def test_no_group_chooses_and_is_fitted(dataset: Dataset) -> None:
     assert not set(grouped.groups[parts.watched]) & set(grouped.groups[parts.fitted])
     assert sorted([*parts.watched, *parts.fitted]) == list(range(len(train)))
     assert selection.part(train, selects=False).watched is None
+    for seed in range(20):  # a class of one group is never among the selection images alone
+        rare = replace(train, labels=train.labels.copy(), groups=np.arange(len(train)) // 3)
+        rare.labels[:3] = 2
+        rare = rare.take(np.random.default_rng(seed).permutation(len(train)))
+        parts = selection.part(rare, selects=True)
+        assert set(rare.labels[parts.fitted]) == {0, 1, 2}
+        assert rare.groups is not None
+        assert not set(rare.groups[parts.watched]) & set(rare.groups[parts.fitted])
     with raises("dataset.too-small"):
         selection.part(replace(train, groups=np.zeros(len(train), np.int64)), selects=True)
 
@@ -273,6 +281,17 @@ def test_images_that_chose_train_the_tail_in_the_end(tiny: Backbone, dataset: Da
     assert first == second
 
 
+def test_a_plateau_is_not_repeated(tiny: Backbone) -> None:
+    assert recipe_of(tiny).repeats
+    assert not recipe_of(tiny, schedule=Schedule.PLATEAU).repeats
+
+
+def test_stored_features_need_frozen_layers(photos: Path, tmp_path: Path, call: Call) -> None:
+    start = ("train", "--data", photos, "--arch", "resnet8", "--out", tmp_path / "run")
+    assert call(*start, "--seam", "layer4").error == "argument.seam"
+    assert call(*start, "--views", 2).error == "argument.views"
+
+
 def test_a_fitted_rate_outlasts_the_last_training(
     tiny: Backbone, dataset: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -314,20 +333,40 @@ def test_a_laplace_posterior_is_fitted_on_features(
 
 
 def test_a_budget_becomes_a_plan_that_a_resumed_training_follows(
-    tiny: Backbone, photos: Path, tmp_path: Path, call: Call
+    tiny: Backbone, photos: Path, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, start = tmp_path / "run", ("train", "--data", photos, "--backbone", "tiny", "--batch-size", 16, "--epochs", 2)
-    words = done(call, *start, "--budget", "20s", "--out", out)
-    assert "Plan for 20 s: " in words
-    run = Run.load(out)
-    assert run.recipe.epochs == 2  # given
-    assert 1 <= run.recipe.views <= 8
-    (out / "run.json").unlink()
-    words = done(call, *start, "--budget", "1h", "--out", out, "--resume")
-    assert "Plan for" not in words
-    assert Run.load(out).recipe == run.recipe
+    inner = training._Loop._note
+
+    def killed(loop: training._Loop, *arguments: object) -> None:
+        if loop.training.progress.epoch == 2:
+            raise KeyboardInterrupt
+        inner(loop, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(training._Loop, "_note", killed)
+    assert "Plan for 20 s: " in call(*start, "--budget", "20s", "--out", out).err
+    monkeypatch.setattr(training._Loop, "_note", inner)
+    planned = Recipe.from_document(json.loads((out / "plan.json").read_text()))
+    assert planned.epochs == 2  # given
+    assert 1 <= planned.views <= 8
+    resumed = (*start, "--budget", "1h", "--out", out, "--resume")
+    assert call(*resumed, "--weight-decay", 0.3).error == "checkpoint.recipe"
+    words = done(call, *resumed, "--clip", 1)
+    assert f"Training follows the plan of {out / 'plan.json'}." in words
+    assert Run.load(out).recipe == replace(planned, clip=1)
     for text in ("10", "m", "-1m", "infh"):
         assert call(*start, "--budget", text, "--out", tmp_path / "other").error == "argument.budget"
+
+
+def test_a_plan_of_a_training_that_never_began_is_made_anew(
+    tiny: Backbone, photos: Path, tmp_path: Path, call: Call
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "plan.json").write_text(recipe_of(tiny, epochs=1).to_json())
+    start = ("train", "--data", photos, "--backbone", "tiny", "--batch-size", 16, "--epochs", 2)
+    assert "Plan for 20 s: " in done(call, *start, "--budget", "20s", "--out", out, "--resume")
+    assert Run.load(out).recipe.epochs == 2
 
 
 def test_a_short_time_has_fewer_epochs_than_a_long_one(
@@ -365,7 +404,9 @@ def test_a_plan_stays_within_its_time(tiny: Backbone, seconds: float) -> None:
         assert f"{found.total:.0f} s in all" in found.summary(seconds)
         given = budget.choose(recipe, cost, seconds, {"epochs", "rates", "views", "unfreeze"})
         assert replace(given.recipe, patience=recipe.patience) == recipe  # what was given stays
-    assert "--budget 1" in budget.choose(recipe, budget.Cost(90, 300, 60, 900), 30, set()).summary(30)
+    assert "No plan is shorter, and training takes 150 s" in budget.choose(
+        recipe, budget.Cost(90, 300, 60, 900), 30, set()
+    ).summary(30)
 
 
 def test_measured_costs_follow_the_clock(tiny: Backbone, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,6 +422,11 @@ def test_measured_costs_follow_the_clock(tiny: Backbone, dataset: Dataset, monke
     assert cost.rate == pytest.approx(rate_fit.TRIED * cost.epoch + rate_fit.PASSES * looks)
     assert cost.whole == pytest.approx(cost.epoch)
     assert cost.repeat == train // 16
+    noisy = recipe_of(tiny, noisy=("all",))  # no trunk without noise: nothing is stored
+    unstored = budget.measured(noisy, dataset, tiny.image)
+    assert (unstored.view, unstored.whole) == (0, 0)
+    assert unstored.repeat == train // 16
+    assert budget.measured(replace(noisy, unfreeze=Unfreeze.ALL), dataset, tiny.image).whole == unstored.epoch
 
 
 def test_backbones_are_listed(call: Call) -> None:

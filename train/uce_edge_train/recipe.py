@@ -162,8 +162,12 @@ class Recipe(Record):
 
     @property
     def repeats(self) -> bool:
-        """Whether the tail is trained again on all training images, after a part of them has chosen."""
-        return self.selects and self.unfreeze in (Unfreeze.NONE, Unfreeze.TAIL)
+        """Whether the tail is trained again on all training images, after a part of them has chosen.
+
+        A plateau schedule follows the losses of its own epochs, so that there is nothing to repeat.
+        """
+        tail = self.unfreeze in (Unfreeze.NONE, Unfreeze.TAIL)
+        return self.selects and tail and self.schedule is not Schedule.PLATEAU
 
     def _check_seam(self, network: nn.Module) -> None:
         layers = [name for name, _ in network.named_modules() if name]

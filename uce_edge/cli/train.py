@@ -343,7 +343,6 @@ def train(
     from uce_edge.images.resize import STRETCH
     from uce_edge_train.loop import training
     from uce_edge_train.networks import architectures, backbones, pretrained
-    from uce_edge_train.recipe import Recipe
 
     settings: dict[str, Any] = dict(
         init=None if init is None else pretrained.start_from(init), freeze=tuple(freeze or ()), layer_decay=layer_decay,
@@ -367,7 +366,7 @@ def train(
     if share_trunk:
         settings["unfreeze"] = train_settings.of_shared_trunk(settings, members)
         given.add("unfreeze")  # a plan must not train the trunk
-    recipe = Recipe(**settings)
+    recipe = train_settings.checked(settings, given)
     seconds = train_settings.seconds_of(budget)
     leads = os.environ.get("RANK", "0") == "0"
     if architectures.check(arch, Path.cwd()):  # before the images are read

@@ -1,6 +1,7 @@
 """Settings of `uce-edge train` that follow from a backbone or a time."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from uce_edge_train.recipe import Recipe
 
 _PLAN = "plan.json"
+_PLANNED = {"epochs", "views", "unfreeze", "rates", "p"}
 
 
 def given(ctx: typer.Context) -> set[str]:
@@ -58,6 +60,17 @@ def of_shared_trunk(settings: dict[str, Any], members: int) -> Unfreeze:
     return chosen
 
 
+def checked(settings: dict[str, Any], given: set[str]) -> "Recipe":
+    """The recipe; raises an error for settings of stored features where nothing is stored."""
+    from uce_edge_train.recipe import Recipe
+
+    unused = sorted({"seam", "views"} & given) if settings["unfreeze"] is None else []
+    if unused:
+        rule, remedy = "left out where no layer stays frozen", "Add --unfreeze tail, or --backbone efficientnet-lite0"
+        raise UsageError(expected(f"`{unused[0]}`", rule, settings[unused[0]], remedy))
+    return Recipe(**settings)
+
+
 def of_start(start: Path | None, given: set[str], dropout: Dropout) -> dict[str, Any]:
     """The rate of weights that were trained before: that of their run, or a fitted one."""
     from uce_edge_train.networks import pretrained
@@ -95,15 +108,21 @@ def planned(
 ) -> "Recipe":
     """The recipe with epochs, views and layers for the time of all members.
 
-    The plan is kept in the run: a training that resumes follows it.
+    The plan is kept in the run. A training that resumes after its first epoch follows it, but for the settings that are
+    given.
     """
     from uce_edge._util.atomic_files import replacing
     from uce_edge._util.records import parse
-    from uce_edge_train.loop import budget, training
+    from uce_edge_train.loop import budget, checkpoint, training
     from uce_edge_train.recipe import Recipe
+    from uce_edge_train.runs import DESCRIPTION
 
-    if resume and (out / _PLAN).exists():
-        return Recipe.from_document(parse((out / _PLAN).read_bytes()))
+    stored = out / _PLAN
+    kept = (checkpoint.CHECKPOINT, f"*/{checkpoint.CHECKPOINT}", f"*/{DESCRIPTION}")
+    if resume and stored.exists() and any(True for name in kept for _ in out.glob(name)):
+        say(f"Training follows the plan of {stored}.")
+        before = Recipe.from_document(parse(stored.read_bytes()))
+        return replace(recipe, **{name: getattr(before, name) for name in _PLANNED - given})
     image, own = training.image_of(dataset, recipe), seconds / members
     found = budget.plan(recipe, dataset, image, own, given, members, shared=shared)
     say(found.summary(own))

@@ -68,16 +68,24 @@ class Split:
         return deck.deal_rows(math.ceil(share * len(deck))), deck.deal_rows(len(deck))
 
     def one_per_group(self) -> "Split":
-        """A fixed random image of each group; all images without groups.
+        """A fixed random image of each group; without groups, one of the copies of each image file.
 
         A binomial bound needs independent draws, and images of one group are not independent. The bound is then about
         a random image of a random group.
         """
-        if self.groups is None:
+        units = self.units()
+        if units is None:
             return self
         order = np.random.default_rng(_SPLIT_SEED).permutation(len(self))
-        _, first = np.unique(self.groups[order], return_index=True)
+        _, first = np.unique(units[order], return_index=True)
         return self.take(np.sort(order[first]))
+
+    def units(self) -> npt.NDArray[Any] | None:
+        """The unit of every image: its group, or without groups one for all copies of a file. None if all are alone."""
+        if self.groups is not None or self.names is None:
+            return self.groups
+        prints = fingerprints(self.images)
+        return None if len(np.unique(prints)) == len(self) else prints
 
     def sha256(self) -> str:
         """The SHA-256 of pixels and labels."""
@@ -94,11 +102,7 @@ class _Deck:
 
     def __init__(self, split: Split, rng: np.random.Generator) -> None:
         self.split = split
-        self.unit: npt.NDArray[Any] | None = split.groups
-        units = len(split)
-        if self.unit is None and split.names is not None:
-            prints = fingerprints(split.images)
-            self.unit = None if len(np.unique(prints)) == units else prints
+        self.unit, units = split.units(), len(split)
         if self.unit is not None:
             known, self.unit = np.unique(self.unit, return_inverse=True)
             units = len(known)

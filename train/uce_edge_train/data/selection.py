@@ -67,7 +67,12 @@ def part(train: Split, *, selects: bool) -> Parts:
     if not selects:
         return Parts(np.arange(len(train)), None)
     watched, fitted = train.parted_rows(min(_SHARE, _MOST / len(train)))
-    if not len(fitted):
+    lost = np.isin(train.labels[watched], np.setdiff1d(train.labels[watched], train.labels[fitted]))
+    if lost.any():  # a class whose images are all of one group
+        units = train.units()
+        back = lost if units is None else np.isin(units[watched], units[watched[lost]])
+        watched, fitted = watched[~back], np.concatenate([fitted, watched[back]])
+    if not len(fitted) or not len(watched):
         few = "image" if train.groups is None else "group"
         raise UsageError(
             f"One training {few} is too few: a part of them chooses epoch and rate. Add images, or train a fixed "

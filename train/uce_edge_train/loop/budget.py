@@ -44,7 +44,7 @@ class Cost:
     view: float = 0.0
     """What the trunk computes of all training images; 0 without a trunk."""
     whole: float = 0.0
-    """An epoch of all layers."""
+    """An epoch of all layers; 0 where they are not trained after the tail."""
     repeat: float = 0.0
     """An epoch of the tail on all training images; 0 where it is trained once."""
 
@@ -91,7 +91,7 @@ class Plan:
             text += f" There is no time to fit a rate: p = {recipe.p:g}, the smallest."
         if self.total > seconds:
             whole = self.members * self.total
-            text += f" No plan is shorter. For this time, use fewer or smaller images; or --budget {whole:.0f}s."
+            text += f" No plan is shorter, and training takes {whole:.0f} s: use fewer or smaller images, or more time."
         return text
 
 
@@ -149,7 +149,7 @@ def choose(recipe: Recipe, cost: Cost, seconds: float, given: set[str]) -> Plan:
         most = most if recipe.unfreeze is None else _TAIL_EPOCHS
         epochs = _within((fewest, most), (left - features - rate) / epoch)
     found = Plan(replace(recipe, views=views, epochs=epochs), features, epochs * epoch, rate, smallest=smallest)
-    if not cost.view or ("unfreeze" in given and recipe.unfreeze is not Unfreeze.ALL):
+    if not cost.whole or ("unfreeze" in given and recipe.unfreeze is not Unfreeze.ALL):
         return found
     # A trunk that was trained computes other features, which the rate is fitted on.
     rest = math.ceil(epochs / _PER_EPOCH_OF_ALL) * cost.whole + features
@@ -171,18 +171,23 @@ def measured(recipe: Recipe, dataset: Dataset, image: ImageSpec) -> Cost:
     pixels, labels = normalise(torch.from_numpy(first.images), image), torch.from_numpy(first.labels)
     frozen = recipe.unfreeze is not None and recipe.seam is not None
     features = open_features(model, image, None, recipe.seam) if frozen else None
+    again = len(train) // batch if recipe.repeats else 0
     if features is None:
-        epoch = steps * _step(model, model, recipe, pixels, labels) + looks * _look(model, image, first)
-        return Cost(epoch, _rate(recipe, epoch, looks, model, image, first))
+        begun = recipe.stages()[0].unfreeze
+        network = model if begun is None else _thawed(model, recipe, begun)
+        step, look = _step(network, network, recipe, pixels, labels), looks * _look(model, image, first)
+        rate, whole = _rate(recipe, steps * step + look, looks, model, image, first), 0.0
+        if recipe.unfreeze is Unfreeze.ALL:
+            whole = steps * _step(_thawed(model, recipe, Unfreeze.ALL), model, recipe, pixels, labels) + look
+        return Cost(steps * step + look, rate, whole=whole, repeat=again * step)
     view = len(train) / batch * _time(lambda: features.seam.trunk(pixels))
     tail, stored = _thawed(model, recipe, Unfreeze.TAIL), features.of(first)
     inputs = torch.from_numpy(stored.images).permute(0, 3, 1, 2)
     step = _step(tail, features.tail, recipe, inputs, labels)
     epoch = steps * step + looks * _look(features.tail, features.spec, stored)
-    repeat = len(train) // batch * step if recipe.repeats else 0.0
     rate = _rate(recipe, epoch, looks, features.tail, features.spec, stored)
     whole = steps * _step(_thawed(model, recipe, Unfreeze.ALL), model, recipe, pixels, labels)
-    return Cost(epoch, rate, view, whole + looks * _look(model, image, first), repeat)
+    return Cost(epoch, rate, view, whole + looks * _look(model, image, first), again * step)
 
 
 def _rate(recipe: Recipe, epoch: float, looks: float, network: nn.Module, image: ImageSpec, batch: Split) -> float:

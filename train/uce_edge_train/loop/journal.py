@@ -59,12 +59,12 @@ class Journal:
         )
 
 
-def best_epoch(folder: Path) -> dict[str, Any]:
-    """The logged epoch of the lowest held-out NLL."""
+def kept_epoch(folder: Path, *, best: bool) -> dict[str, Any]:
+    """The logged epoch whose weights are kept: that of the lowest held-out NLL, or the last."""
     with (folder / LOG).open(newline="") as file:
         rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
-    best = min(rows, key=lambda row: row["held_out_nll"])
-    return best | {"epoch": int(best["epoch"])}
+    kept = min(rows, key=lambda row: row["held_out_nll"]) if best else rows[-1]
+    return kept | {"epoch": int(kept["epoch"])}
 
 
 @contextmanager

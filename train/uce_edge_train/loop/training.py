@@ -38,7 +38,7 @@ from uce_edge_train.dropout.noise_draws import NoisePool, generator
 from uce_edge_train.loop import feeds, rate_fit
 from uce_edge_train.loop.checkpoint import CHECKPOINT, COLUMNS, Training, stored_recipe
 from uce_edge_train.loop.feeds import Feed
-from uce_edge_train.loop.journal import Journal, best_epoch, open_journal
+from uce_edge_train.loop.journal import Journal, kept_epoch, open_journal
 from uce_edge_train.loop.process_group import Group, join
 from uce_edge_train.networks import parameter_groups, pretrained
 from uce_edge_train.networks import seam as seams
@@ -108,7 +108,7 @@ def train(
         stages = recipe.stages()
         reached = stored_recipe(out).unfreeze if resumes else None
         begun = next((number for number, stage in enumerate(stages) if stage.unfreeze is reached), 0)
-        last = best_epoch(out) if begun else {}
+        last = kept_epoch(out, best=recipe.patience is not None) if begun else {}
         for number, stage in enumerate(stages[begun:]):
             before, last = last, job.train(stage, resumes and number == 0, last)
             if before and group.leads:
@@ -387,11 +387,12 @@ class _Loop:
 
     def _diverged(self, loss: float) -> UceEdgeError:
         recipe, done = self.recipe, self.training.progress.epoch
-        kept = (
-            f"{self.out / CHECKPOINT} holds the end of epoch {done}. Continue from it with --resume and"
-            if done
-            else "No epoch was finished. Start again with"
-        )
+        if self.journal is None:  # after the logged epochs
+            kept = f"{self.out / CHECKPOINT} holds the epochs before this last training. Continue with --resume and"
+        elif done:
+            kept = f"{self.out / CHECKPOINT} holds the end of epoch {done}. Continue from it with --resume and"
+        else:
+            kept = "No epoch was finished. Start again with"
         return UceEdgeError(
             f"The loss became {loss} in epoch {done + 1}. {kept} a smaller --learning-rate than "
             f"{recipe.learning_rate}, or --clip 1; a smaller --p than {recipe.p} needs a new start.",
