@@ -94,13 +94,18 @@ def start(
     loaded, answers = Model(model, "cpu", spin=False), None
     if reference is not None:
         answers = loaded.predict(labelled.load_ood(reference, loaded.metadata.image, root).images)
-    return Monitor.of(
+    monitor = Monitor.of(
         loaded,
         ALPHA if alpha is None else alpha,
         usual=answers,
         every=1 if every is None else every,
         window=WINDOW if window is None else window,
     )
+    if window is not None and monitor.state.window is None:
+        rule = f"left out for {model}, which cannot estimate its accuracy"
+        remedy = "To add the counts, run: uce-edge calibrate MODEL.onnx --data labelled/ --monitor"
+        raise UsageError(expected("`window`", rule, window, remedy))
+    return monitor
 
 
 def read_log(monitor: Monitor, log: Path, *, shuffle: bool = False) -> Read:

@@ -23,7 +23,8 @@ _ESTIMATE = {
 }
 _SHARES = {
     "accuracy": "Estimated share of right labels.",
-    "accepted_error": "Estimated share of wrong labels among the accepted answers.",
+    "accepted_error": "Estimated share of wrong labels among the accepted answers (at most, if the rule compares "
+    "more than the uncertainty).",
     "coverage": "Estimated share of prediction sets with the true label.",
 }
 _BOUNDS = {"": "", "_low": " Lower end of the 95 % interval.", "_high": " Upper end of the 95 % interval."}

@@ -17,6 +17,7 @@ from uce_edge.monitor.state import Outcomes, StoredReference, Window
 from uce_edge.rejection import guarantee
 from uce_edge.rejection.promises import HeldOut
 from uce_edge.rejection.rule import RejectRule
+from uce_edge_export.publish.draft import graph_of, publish
 
 MODEL = GOLDEN / "digits-novelty.onnx"
 OUTCOMES = Outcomes(steps=(10, 40, 100), images=(800, 150, 50), errors=(8, 30, 25), covered=(796, 145, 48), level=0.02)
@@ -199,3 +200,13 @@ def test_commands_print_the_estimate_of_a_calibrated_file(digits: Digits, call: 
     assert estimate["coverage"]["low"] <= 0.95
     assert "of the labels are right" in call("monitor", "--state", state).out
     assert call("monitor", "--state", state, "--window", 300).code == 2
+
+
+def test_a_window_of_a_file_without_counts_is_refused(tmp_path: Path, call: Call) -> None:
+    state, model = tmp_path / "state.json", Model(GOLDEN / "digits-mc.onnx", "cpu")
+    with publish(graph_of(model), replace(model.metadata, held_out=None), tmp_path / "bare.onnx"):
+        pass
+    start = ("monitor", "--model", tmp_path / "bare.onnx", "--reference", "digits", "--state", state)
+    assert call(*start, "--window", 300).error == "argument.window"
+    assert not state.exists()
+    assert call(*start).code == 0
