@@ -29,8 +29,8 @@ _REASONS = {
     Reason.BOTH: " as out of distribution and uncertain",
 }
 _EDGE = 6
-# File systems allow names of 255 bytes, of which .png needs 4.
-_LONGEST_STEM = 251
+# File systems allow names of 255 bytes; the longest ending is -heatmap.dcm.
+_LONGEST_STEM = 243
 
 
 class CopyNames:

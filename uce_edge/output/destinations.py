@@ -58,8 +58,10 @@ class Destinations:
                 raise self._conflict(option, "another file than the model's description, which would be overwritten")
             if (identity := _identity(path)) and any(_identity(file) == identity for file in files):
                 raise self._conflict(option, "another file than the images, one of which would be overwritten")
-        if self.save is not None and _identity(self.save) in _folders(files, watched):
-            raise self._conflict("save", "another folder than that of the images, which would be overwritten")
+        for option in ("save", "dicom_sr"):
+            folder = self._given().get(option)
+            if folder is not None and _identity(folder) in _folders(files, watched):
+                raise self._conflict(option, "another folder than that of the images, which would be overwritten")
         for first, second in combinations(self._given(), 2):
             if same_place(self._given()[first], self._given()[second]):
                 raise self._conflict(second, f"another place than that of --{first}, which would be overwritten")

@@ -64,5 +64,7 @@ def build(answer: "Answer", image: Any, maker: str) -> Any:
             delattr(capture, name)
     source = Dataset()
     source.ReferencedSOPClassUID, source.ReferencedSOPInstanceUID = image.SOPClassUID, image.SOPInstanceUID
+    if answer.part is not None:
+        source.ReferencedFrameNumber = answer.part
     capture.SourceImageSequence = [source]
     return capture

@@ -84,7 +84,8 @@ def write(answer: "Answer", place: Path, model: Path, sha256: str, names: CopyNa
 
 def _named(answer: "Answer") -> str:
     """A name that ends in a suffix; the dots of a UID are none."""
-    name = Path(answer.path.partition("#")[0]).name
+    whole = answer.path if answer.part is None else answer.path.removesuffix(f"#{answer.part}")
+    name = Path(whole).name
     stem = name[: -len(".dcm")] if name.lower().endswith(".dcm") else name
     return f"{stem}.png" if answer.part is None else f"{stem}-{answer.part}.png"
 

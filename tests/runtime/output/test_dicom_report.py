@@ -78,6 +78,24 @@ def test_images_of_one_name_and_uids_as_names_keep_their_reports(study: Path, ca
     assert sorted(names) == ["1.2.840.1.1-2-sr.dcm", "1.2.840.1.1-sr.dcm", "1.2.840.1.2-sr.dcm"]
 
 
+def test_reports_never_go_to_the_images(study: Path, call: Call) -> None:
+    """A heatmap is an image, which the next run would read."""
+    before = study.read_bytes()
+    refused = call("predict", study, "--model", GOLDEN / "digits-heatmap.onnx", "--dicom-sr", study.parent)
+    assert refused.error == "argument.dicom_sr"
+    assert (sorted(study.parent.iterdir()), study.read_bytes()) == ([study], before)
+
+
+def test_a_sign_in_the_path_is_no_frame(study: Path, call: Call) -> None:
+    folder = study.parent / "ward#2"
+    folder.mkdir()
+    for number, name in enumerate(("a", "b")):
+        (folder / f"{name}.dcm").write_bytes(digit(SOPInstanceUID=f"1.2.3.{number}"))
+    made = call("predict", *folder.iterdir(), "--model", MODEL, "--dicom-sr", study.parent / "reports")
+    assert made.code == 0, made.err
+    assert sorted(path.name for path in (study.parent / "reports").iterdir()) == ["a-sr.dcm", "b-sr.dcm"]
+
+
 def test_a_de_identified_image_is_reported(study: Path, call: Call) -> None:
     kept = {name: value for name, value in HEADER.items() if name not in ("StudyID", "StudyTime", "AccessionNumber")}
     pixels = np.frombuffer((GOLDEN / "digit-0.raw").read_bytes(), np.uint8).reshape(8, 8)
