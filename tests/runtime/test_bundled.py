@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT, Call
+from helpers.errors import raises
 from helpers.pictures import no_photos
 from PIL import Image
 
-from uce_edge import Model
+from uce_edge import Model, models
 from uce_edge.datasets import splits
+from uce_edge.errors import ModelFileError
 from uce_edge.integrity.verification import check_description
-from uce_edge.models import bundled, files, kinds
+from uce_edge.models import bundled, files, find, kinds
 from uce_edge.rejection.rule import Reason
 
 IMAGES = ROOT / "tests" / "cifar"
@@ -41,6 +43,15 @@ def test_its_description_lies_beside_it_for_runtimes_that_read_no_metadata(path:
     description = path.with_suffix(".json").read_text()
     assert description == metadata.to_json(indent=2) + "\n"
     assert len(description) < 100_000
+
+
+def test_a_model_that_the_package_leaves_out_says_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for file in files():
+        if not file.stem.startswith("xray"):
+            (tmp_path / file.name).symlink_to(file)
+    monkeypatch.setattr(models, "_FOLDER", tmp_path)
+    with raises("model.left-out", ModelFileError):
+        find("xray")
 
 
 def test_a_small_photo(call: Call) -> None:

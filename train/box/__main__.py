@@ -1,6 +1,6 @@
 """Make the bundled models and write their cards.
 
-    python train/box commands imagenet    # what to run, in order; the same for cifar10 and pneumonia
+    python train/box commands imagenet    # what to run, in order; the same for waste, xray, cifar10 and pneumonia
     python train/box card imagenet        # measure the files, write the card, and put it into the files
     python train/box imagenet-noise       # does noise in its last layer pay?
     python train/box choice runs/a runs/b # compare recipes on calibration images alone

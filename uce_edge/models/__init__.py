@@ -22,6 +22,8 @@ __all__ = ["DEFAULT_NAME", "bundled", "files", "find", "kinds", "load", "names"]
 DEFAULT_NAME = "imagenet"
 _PREFERRED = Inference.MOMENTS
 """Of a model with several files: the fastest, which is not worse (see the cards)."""
+_LEFT_OUT = ("xray",)
+"""Models of the repository that the wheel leaves out, for its size; see pyproject.toml."""
 _FOLDER = Path(__file__).parent
 
 
@@ -85,6 +87,12 @@ def find(model: "str | Path | None", inference: Inference | str | None = None) -
         return bundled(inference, path.name)
     if os.path.isdir(path):  # noqa: PTH112
         return path  # opening it reports how to export a training run
+    if path.name in _LEFT_OUT:
+        raise ModelFileError(
+            f"The model {path.name} is too large for the package. Get its file from the folder uce_edge/models of the "
+            f"repository, and name it: {argument('model', f'{path.name}-{Inference.MC}.onnx')}",
+            "model.left-out",
+        )
     raise ModelFileError(
         f"There is no model file {model}, and no bundled model of that name: there are {', '.join(names())}. "
         "Check its spelling; one of your own is made with: uce-edge export",

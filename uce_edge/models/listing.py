@@ -12,6 +12,7 @@ from uce_edge.output.wording import at_most, percent
 PURPOSES = {
     "imagenet": "photos of 1,000 kinds of things",
     "waste": "photos of waste on white, six kinds, for a sorting robot",
+    "xray": "chest X-rays of children, normal or pneumonia, not for diagnosis",
     "cifar10": "tests, the paper and the smallest devices; photos of 32x32 pixels",
     "pneumonia": "tests and the smallest devices; chest X-rays of 28x28 pixels, not for diagnosis",
 }

@@ -207,7 +207,7 @@ def test_the_box_is_listed_with_what_each_model_is_worth(call: Call, second: str
     assert found == [
         ("imagenet", "deterministic", True), ("cifar10", "moments", False), ("cifar10", "mc", False),
         (second, "moments", False), (second, "mc", False), ("pneumonia", "deterministic", False),
-        ("waste", "mc", False),
+        ("waste", "mc", False), ("xray", "mc", False),
     ]  # fmt: skip
     for one in listed:
         metadata = BundledModel.read(one["name"], Path(one["file"])).metadata
