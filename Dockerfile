@@ -1,6 +1,8 @@
 # `uce-edge serve` in a container, for models that lie in a folder of the host:
 #   docker build --tag uce-edge .
 #   docker run --rm --read-only --tmpfs /tmp --publish 127.0.0.1:8000:8000 --volume "$PWD/models:/models:ro" uce-edge /models/photos.onnx --reject auto
+# The health check asks http on port 8000 inside the container: change the port with --publish. With --tls-cert, add
+# --no-healthcheck.
 FROM python:3.12-slim AS build
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE constraints.txt ./
