@@ -45,13 +45,33 @@ def test_its_description_lies_beside_it_for_runtimes_that_read_no_metadata(path:
     assert len(description) < 100_000
 
 
-def test_a_model_that_the_package_leaves_out_says_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_the_package_leaves_out_says_where_it_is(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for file in files():
         if not file.stem.startswith("xray"):
             (tmp_path / file.name).symlink_to(file)
     monkeypatch.setattr(models, "_FOLDER", tmp_path)
     with raises("model.left-out", ModelFileError):
         find("xray")
+    told = call("models").out
+    assert "\nxray: chest X-rays of children" in told
+    assert "get xray-mc.onnx from the folder uce_edge/models of" in told
+    assert "xray" not in {one["name"] for one in json.loads(call("models", "--json").out)}
+
+
+def test_a_model_that_is_there_is_not_listed_as_left_out(call: Call) -> None:
+    assert models.left_out() == ()
+    assert "not in this package" not in call("models").out
+
+
+CARDS = sorted(path.name for path in (ROOT / "docs").glob("model-card*.md"))
+
+
+@pytest.mark.parametrize("page", ["README.md", "mkdocs.yml", "docs/faq.md"])
+def test_every_model_card_is_linked(page: str) -> None:
+    assert len(CARDS) == len(models.names())
+    assert [card for card in CARDS if card not in (ROOT / page).read_text("utf-8")] == []
 
 
 def test_a_small_photo(call: Call) -> None:

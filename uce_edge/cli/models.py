@@ -7,6 +7,7 @@ import typer
 from uce_edge import models as box
 from uce_edge.cli.messages import echo, say
 from uce_edge.cli.shared_options import JsonOption
+from uce_edge.contract import Inference
 
 
 def models(as_json: JsonOption = False) -> None:
@@ -34,6 +35,10 @@ def models(as_json: JsonOption = False) -> None:
         echo(f"  images of {spec.height} x {spec.width} x {spec.channels}")
         for file in files:
             echo(f"  --inference {file.metadata.inference:<8} {file.summary}")
+    for name in box.left_out():
+        echo(f"{name}: {PURPOSES[name]}", bold=True)
+        echo(f"  not in this package, for its size: get {name}-{Inference.MC}.onnx from the folder uce_edge/models of")
+        echo(f"  the repository, and name it with --model {name}-{Inference.MC}.onnx")
     say(f"Next: uce-edge info {box.names()[0]}")
 
 

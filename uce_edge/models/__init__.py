@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from uce_edge.runtime.device_choice import Device
     from uce_edge.runtime.model import Model
 
-__all__ = ["DEFAULT_NAME", "bundled", "files", "find", "kinds", "load", "names"]
+__all__ = ["DEFAULT_NAME", "bundled", "files", "find", "kinds", "left_out", "load", "names"]
 
 DEFAULT_NAME = "imagenet"
 _PREFERRED = Inference.MOMENTS
@@ -31,6 +31,11 @@ def names() -> tuple[str, ...]:
     """The bundled models; the default comes first."""
     there = {path.stem.rpartition("-")[0] for path in _FOLDER.glob("*-*.onnx")}
     return tuple(sorted(there, key=lambda name: (name != DEFAULT_NAME, name)))
+
+
+def left_out() -> tuple[str, ...]:
+    """Models of the repository that this installation lacks."""
+    return tuple(name for name in _LEFT_OUT if name not in names())
 
 
 def kinds(name: str) -> tuple[Inference, ...]:
