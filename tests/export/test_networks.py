@@ -466,5 +466,8 @@ def test_noise_by_channel_is_cheap_and_the_same_in_the_file(tmp_path: Path) -> N
     assert kinds == {PerturbationKind.CHANNEL, PerturbationKind.GAUSSIAN}  # linear layers have no map
     plain = export_module(network, metadata(inference=Inference.DETERMINISTIC, samples=1), tmp_path / "e.onnx")
     assert done.metadata.costs.macs(1) < 1.5 * plain.metadata.costs.macs(1)  # a linear layer is two layers
+    tail = export_module(network, metadata(), tmp_path / "t.onnx", options=Options(("tail",))).metadata.costs
+    assert tail.macs_per_pass > 0.01 * plain.metadata.costs.macs(1)
+    assert not tail.runs_once  # its last convolution is in every pass
     with raises("moments.operator"):
         export_module(network, metadata(inference=Inference.MOMENTS), tmp_path / "n.onnx")

@@ -146,6 +146,7 @@ class DroppedChannels:
 
     p: float
     kind = "channel"
+    repeats = False
 
     @property
     def quantile(self) -> np.float32:

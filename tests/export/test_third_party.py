@@ -12,7 +12,7 @@ from helpers.errors import raises
 from helpers.nets import Net, export, simple, softmax, truth, wide
 from onnx import TensorProto, helper
 
-from uce_edge.contract import Inference, NoiseKind
+from uce_edge.contract import Inference, NoiseKind, Sigma
 from uce_edge.errors import ModelFileError
 from uce_edge.runtime.model import Model
 from uce_edge_export.check.graph_reference import graph_reference
@@ -311,6 +311,11 @@ def test_costs_by_hand(tmp_path: Path) -> None:
     assert costs[1] == {"macs_once": stem + 2 * body, "macs_per_pass": 2 * grouped + 2 * head}
     assert costs[2] == {"macs_once": stem + body + 2 * grouped, "macs_per_pass": 2 * head}
     assert costs[3] == {"macs_once": stem + body + grouped + 2 * head, "macs_per_pass": 0}
+    # Noise by channel is on the input of a layer, so that the first noisy layer runs in every pass, too.
+    by_channel = {at: macs(options=Options((f"last:{4 - at}",), sigma=Sigma.CHANNEL)) for at in (1, 2, 3)}
+    assert by_channel[1] == {"macs_once": stem, "macs_per_pass": body + grouped + 2 * head}
+    assert by_channel[2] == {"macs_once": stem + body, "macs_per_pass": grouped + 2 * head}
+    assert by_channel[3] == costs[3]  # a linear layer has exact sigma
     early = macs(options=Options(expand=Expand.EARLY))
     assert early == {"macs_once": 0, "macs_per_pass": stem + 2 * (body + grouped + head)}
     deterministic = macs(inference=Inference.DETERMINISTIC)

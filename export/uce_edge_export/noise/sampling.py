@@ -216,7 +216,9 @@ class Pass:
             normals = perturbation.mask(self._g, normals)
             normals = self._for_every_image(normals) if node in self._once_a_pass else normals
         self._set(node.outputs[0], perturbation.perturb(self._g, prepared, normals), _Kind.SAMPLED)
-        self._count(perturbation.multiplications(node), sampled)
+        if perturbation.repeats:
+            self._widest = max(self._widest, *(bytes_of(x) for x in node.inputs if x is not None and x in self._kinds))
+        self._count(perturbation.multiplications(node), sampled or perturbation.repeats)
 
     def _operands(self, node: ir.Node) -> list[Operand]:
         """The inputs of a node; some may be uncertain."""

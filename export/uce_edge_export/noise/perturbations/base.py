@@ -66,6 +66,11 @@ class Perturbation(Protocol):
         """
         ...
 
+    @property
+    def repeats(self) -> bool:
+        """Whether the node itself runs in every pass, as it does behind its noise."""
+        ...
+
     def multiplications(self, node: ir.Node) -> int:
         """Multiply-accumulates of the noisy node for one image."""
         ...

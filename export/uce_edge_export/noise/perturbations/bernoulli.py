@@ -39,6 +39,7 @@ class BernoulliDropout:
 
     p: float
     kind: PerturbationKind = PerturbationKind.BERNOULLI
+    repeats = False
 
     @property
     def _scale(self) -> float:

@@ -30,6 +30,7 @@ class ChannelDropout:
     layer: ir.Node
     """The convolution."""
     kind = PerturbationKind.CHANNEL
+    repeats = True
 
     @property
     def _strength(self) -> np.float32:

@@ -25,6 +25,7 @@ class GaussianDropout:
 
     p: float
     kind = PerturbationKind.GAUSSIAN
+    repeats = False
 
     @property
     def alpha(self) -> float:
