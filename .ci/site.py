@@ -18,6 +18,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from uce_edge.models import bundled
+
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN, WEB = ROOT / "tests" / "golden", ROOT / "examples" / "web" / "uce_edge_web"
 PACKAGES = {
@@ -97,7 +99,7 @@ def on_post_build(config: MkDocsConfig) -> None:
     shutil.copytree(WEB, demo, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
     if not (demo / "vendor").is_dir():
         raise PluginError("The page needs onnxruntime-web. Run: python examples/web/fetch.py")
-    model = ROOT / "uce_edge" / "models" / "cifar10-moments.onnx"
+    model = bundled()
     shutil.copy(model, demo / "model.onnx")
     (demo / "model.json").write_text(run("info", model, "--json"), encoding="utf-8")
 
@@ -116,8 +118,8 @@ LIVE = """# What you can try
 
 The program made each of these while this site was built.
 
-- <a href="live/demo/index.html">The bundled model in your browser</a>. Drop an image or use the camera. Nothing
-  leaves your machine. Made by `uce-edge web`.
+- <a href="live/demo/index.html">The model `imagenet` in your browser</a> (10 MB, and 27 MB of ONNX Runtime). Drop a photo
+  or use the camera. Nothing leaves your machine. `uce-edge web` serves the same page.
 - <a href="live/report.html">A report</a> of a small model of digits: its metrics on its own images, on
   out-of-distribution images and on damaged images. Made by
   `uce-edge evaluate --data digits --ood far --corrupt --report report.html`.
