@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from uce_edge import __version__
-from uce_edge.dossier import change_control, regulation, software, subgroups
+from uce_edge.dossier import change_control, promises, regulation, software, subgroups
+from uce_edge.dossier.promises import PromiseCheck
 from uce_edge.dossier.subgroups import Subgroup
 from uce_edge.evaluation import Evaluation
 from uce_edge.evaluation.evaluation_data import EvaluationData
@@ -36,17 +37,6 @@ class DataCard:
     """Of pixels and labels, as the model reads them."""
     training: dict[str, str]
     """The digests of the splits that the network was trained and calibrated on, by name."""
-
-
-@dataclass(frozen=True)
-class PromiseCheck:
-    """A promise of the file, beside what the test images show."""
-
-    promise: str
-    proved_on: str
-    here: str
-    kept: bool | None
-    """None where the images cannot decide."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +110,7 @@ def collect(
     loaded = Model(model, "cpu")
     test = EvaluationData.load(data, loaded.metadata, ood=ood, root=root, group=group)
     columns = {column: subgroups.values_of(data, column, test.names) for column in by}
-    bill = software.bill_of_materials(model.name, loaded.sha256)
+    bill = software.bill_of_materials(model.name, loaded.sha256, metadata=loaded.metadata)
     damaged = _CORRUPTED if corrupt and loaded.metadata.image.dtype == "uint8" else 0
     evaluation = test.evaluate(loaded, names=test.names, corrupt=damaged)
     rule = loaded.metadata.rule
@@ -132,7 +122,7 @@ def collect(
         data=_card(test, loaded),
         evaluation=evaluation,
         subgroups={name: subgroups.measure(evaluation, rule, values) for name, values in columns.items()},
-        promises=_promises(evaluation),
+        promises=promises.check(evaluation, test.split.units()),
         limits=_limits(evaluation),
         checks=change_control.checks(evaluation, data),
         bill=bill,
@@ -151,42 +141,6 @@ def _card(test: EvaluationData, model: Model) -> DataCard:
         sha256=split.sha256(),
         training=model.metadata.hashes.named(),
     )
-
-
-def _promises(evaluation: Evaluation) -> list[PromiseCheck]:
-    stored, found = evaluation.metadata.promise, []
-    if evaluation.kept is not None and stored is not None:
-        kept = evaluation.kept
-        error = "no image is accepted" if kept.error is None else f"{percent(kept.error, 2)} of the accepted are wrong"
-        found.append(
-            PromiseCheck(
-                f"of the accepted images at most {percent(kept.target_error)} are wrong, with confidence "
-                f"{percent(kept.confidence, 0)}",
-                f"{stored.images:,} images that nothing was fitted on, by an exact binomial bound that allows for the "
-                "search of the limit",
-                f"{error}; {percent(kept.coverage)} are accepted; 95 % bound {percent(kept.error_bound, 2)}",
-                _decided(kept.error, kept.error_bound, kept.target_error),
-            )
-        )
-    if evaluation.gated is not None:
-        gated = evaluation.gated
-        found.append(
-            PromiseCheck(
-                f"at most {percent(gated.level)} of images like the calibration images are rejected as out of "
-                "distribution",
-                "images that nothing was fitted on, by the exact bound of an order statistic",
-                f"{percent(gated.own_rejected, 2)} are rejected",
-                None if gated.own_rejected > gated.level else True,
-            )
-        )
-    return found
-
-
-def _decided(error: float | None, bound: float, target: float) -> bool | None:
-    """Whether a promise is kept; None where these images cannot tell."""
-    if error is None or bound <= target:
-        return True
-    return None if error <= target else False
 
 
 def _limits(evaluation: Evaluation) -> list[str]:

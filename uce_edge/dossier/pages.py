@@ -10,6 +10,7 @@ from uce_edge.dossier import change_control, regulation
 from uce_edge.dossier.contents import Dossier
 from uce_edge.errors import UsageError, expected
 from uce_edge.output.report import page
+from uce_edge.output.report.class_tables import rate_table
 from uce_edge.output.report.markup import Markup, element, join
 from uce_edge.output.report.sections import Section, card_table
 from uce_edge.output.wording import at_most, percent
@@ -151,7 +152,15 @@ def _metrics(dossier: Dossier) -> Markup:
         )
         for name, one in dossier.evaluation.metrics.items()
     ]
-    return card_table(("metric", "value", "low", "high", "calibrated twin"), rows)
+    classes = dossier.evaluation.classes
+    return join(
+        [
+            card_table(("metric", "value", "low", "high", "calibrated twin"), rows),
+            element("h3", "By class"),
+            element("p", f"Every class against all others, each share with its interval ({classes.interval})."),
+            rate_table(classes),
+        ]
+    )
 
 
 def _subgroups(dossier: Dossier) -> Markup:

@@ -7,9 +7,11 @@ from typing import Literal
 
 from uce_edge import __version__
 from uce_edge.errors import MissingPartError
+from uce_edge.metadata import Metadata
 
 _ROOT = "uce-edge"
 _RUNTIMES = ("onnxruntime", "onnxruntime-gpu")
+_UNSTATED = "not stated"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -36,11 +38,14 @@ def licence_of(package: importlib.metadata.Distribution) -> str:
     stated = next((fields[name] for name in ("License-Expression", "License") if name in fields), "")
     classifiers = [entry.rsplit(" :: ", 1)[-1] for entry in fields.get_all("Classifier") or () if "License ::" in entry]
     short = stated.strip().splitlines()[:1]
-    return short[0] if short and len(short[0]) < 80 else ", ".join(classifiers) or "not stated"
+    return short[0] if short and len(short[0]) < 80 else ", ".join(classifiers) or _UNSTATED
 
 
 def bill_of_materials(
-    name: str, sha256: str, kind: Literal["machine-learning-model", "library"] = "machine-learning-model"
+    name: str,
+    sha256: str,
+    kind: Literal["machine-learning-model", "library"] = "machine-learning-model",
+    metadata: Metadata | None = None,
 ) -> str:
     """The bill of the installed runtime and one file, as JSON.
 
@@ -48,13 +53,14 @@ def bill_of_materials(
         name: The name of a model file, or of a wheel of this project.
         sha256: Of the file.
         kind: What it is.
+        metadata: Of a model file, for its licence and that of the published weights it started from.
 
     Raises:
         MissingPartError: cyclonedx-python-lib is not installed.
     """
     try:
         from cyclonedx.contrib.license.factories import LicenseFactory
-        from cyclonedx.model import HashAlgorithm, HashType
+        from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, XsUri
         from cyclonedx.model.bom import Bom
         from cyclonedx.model.component import Component, ComponentType
         from cyclonedx.output.json import JsonV1Dot6
@@ -62,10 +68,30 @@ def bill_of_materials(
     except ImportError:
         raise MissingPartError("A dossier", "cyclonedx-python-lib", "dossier") from None
     licences, bill = LicenseFactory(), Bom()
-    hashes = [HashType(alg=HashAlgorithm.SHA_256, content=sha256)]
-    subject = Component(name=name, type=ComponentType(kind), hashes=hashes, bom_ref="subject")
+
+    def digest(value: str) -> list[HashType]:
+        return [HashType(alg=HashAlgorithm.SHA_256, content=value)]
+
+    subject = Component(name=name, type=ComponentType(kind), hashes=digest(sha256), bom_ref="subject")
     bill.metadata.component = subject
-    parts = {}
+    parts: dict[str, Component] = {}
+    started_from = []
+    if metadata is not None:
+        stated = metadata.card.get("licence")
+        subject.licenses.add(licences.make_from_string(str(stated) if stated else _UNSTATED))
+        weights = metadata.pretrained
+        if weights is not None:
+            page = ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(weights.source))
+            published = Component(
+                name=weights.name,
+                type=ComponentType.MACHINE_LEARNING_MODEL,
+                licenses=[licences.make_from_string(weights.licence or _UNSTATED)],
+                hashes=digest(weights.sha256),
+                external_references=[page],
+                bom_ref="pretrained-weights",
+            )
+            bill.components.add(published)
+            started_from.append(published)
     for package in installed():
         name = _normal(package.metadata["Name"])
         parts[name] = Component(
@@ -80,7 +106,9 @@ def bill_of_materials(
     if _ROOT not in parts:  # run from a checkout
         parts[_ROOT] = Component(name=_ROOT, version=__version__, type=ComponentType.LIBRARY, bom_ref=_ROOT)
         bill.components.add(parts[_ROOT])
-    bill.register_dependency(subject, [parts[_ROOT], *(parts[name] for name in _RUNTIMES if name in parts)])
+    bill.register_dependency(
+        subject, [parts[_ROOT], *(parts[name] for name in _RUNTIMES if name in parts), *started_from]
+    )
     for package in installed():
         needed = [parts[name] for name in map(_normal, _required(package)) if name in parts]
         bill.register_dependency(parts[_normal(package.metadata["Name"])], needed)

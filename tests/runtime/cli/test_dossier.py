@@ -2,19 +2,25 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import GOLDEN
 from PIL import Image
+from scipy import stats
 
 from tests.helpers.errors import raises
 from uce_edge.datasets import splits
 from uce_edge.dossier import pages, software
 from uce_edge.dossier.contents import collect
+from uce_edge.dossier.promises import check, decided, sets_decided
 from uce_edge.errors import UsageError
 from uce_edge.evaluation.evaluation_data import EvaluationData
 from uce_edge.integrity.digests import of_file
+from uce_edge.metadata import Pretrained
+from uce_edge.rejection.promises import ClassPromise
 from uce_edge.runtime.model import Model
 
 pytest.importorskip("cyclonedx", reason="cyclonedx-python-lib is not installed: pip install uce-edge[dossier]")
@@ -81,6 +87,100 @@ def test_the_bill_lists_the_runtime_with_licences(folder: Path) -> None:
     assert "torch" not in names, "the runtime does not need it"
     assert names["numpy"]["licenses"]
     assert {package.metadata["Name"].lower() for package in software.installed()} >= {"numpy", "pillow"}
+
+
+def test_the_page_has_every_class(folder: Path) -> None:
+    page = (folder / pages.INDEX).read_text(encoding="utf-8")
+    assert "<h3>By class</h3>" in page
+    rates = json.loads((folder / pages.DATA).read_text())["metrics"]["classes"]["rates"]
+    shown = page[page.index("<h3>By class</h3>") :]
+    for one in rates:
+        assert f"{one['sensitivity']['count']:,} of {one['sensitivity']['of']:,}" in shown
+
+
+@pytest.mark.parametrize(
+    ("failures", "images", "expected"),
+    [(1, 15, None), (0, 0, None), (0, 15, None), (0, 100, True), (12, 100, False), (6, 100, None), (5, 10, False)],
+)
+def test_a_promise_is_broken_only_where_the_images_refute_it(failures: int, images: int, expected: bool | None) -> None:
+    assert decided(failures, images, 0.05) is expected
+    if images and expected is not True:
+        value = stats.binomtest(failures, images, 0.05, alternative="greater").pvalue
+        assert (value < 0.05) == (expected is False)
+
+
+@pytest.mark.parametrize(("missed", "images", "fitted"), [(14, 200, 100), (30, 200, 100), (70, 1_000, 10_000)])
+def test_sets_are_broken_by_a_beta_binomial_test(missed: int, images: int, fitted: int) -> None:
+    failing = int((fitted + 1) * 0.05)
+    value = stats.betabinom.sf(missed - 1, images, failing, fitted + 1 - failing)
+    assert sets_decided(missed, images, fitted, 0.05) is (False if value < 0.05 else None)
+    assert sets_decided(1, images, fitted, 0.05) is True
+
+
+def test_kept_sets_are_rarely_called_broken() -> None:
+    """The limit of few images varies, so a fixed bound of 5 % would be broken in nearly half of the draws."""
+    rng = np.random.default_rng(0)
+    shares = rng.beta(10, 191, 2_000)
+    broken = [sets_decided(int(rng.binomial(5_000, share)), 5_000, 200, 0.05) is False for share in shares[:300]]
+    assert np.mean(broken) < 0.09
+
+
+def test_sets_of_a_file_are_a_promise(table: Path) -> None:
+    model = Model(GOLDEN / "digits-sets-lac.onnx", "cpu")
+    found = EvaluationData.load(str(table), model.metadata).evaluate(model)
+    (promise,) = check(found, None)
+    assert "contains the true label for at least 90.0 % of the images of every class" in promise.promise
+    assert f"{found.sets.covered.count} of 120 sets" in promise.here  # type: ignore[union-attr]
+    halves = check(found, np.arange(120) // 2)
+    assert "one image of each of 60 groups" in halves[0].here
+    assert " of 60 sets" in halves[0].here
+    truth = (found.truth + 1) % len(model.classes)
+    assert check(replace(found, truth=truth), None)[0].kept is False
+    assert check(found, np.zeros(120))[0].kept is None
+
+
+def test_a_wrong_accepted_image_breaks_nothing(table: Path) -> None:
+    model = Model(GOLDEN / "digits-novelty.onnx", "cpu")
+    found = EvaluationData.load(str(table), model.metadata).evaluate(model)
+    truth = found.truth.copy()
+    truth[:8] += 1  # of the first of fifteen groups
+    for one in check(replace(found, truth=truth % len(model.classes)), np.arange(120) // 8):
+        assert one.kept is None, one
+    assert check(replace(found, truth=(found.truth + 1) % len(model.classes)), None)[0].kept is False
+
+
+def test_promises_by_label_name_the_broken_ones(table: Path) -> None:
+    model = Model(GOLDEN / "digits-rule-classes.onnx", "cpu")
+    found = EvaluationData.load(str(table), model.metadata).evaluate(model)
+    rule = found.metadata.rule
+    assert rule is not None
+    each = ClassPromise(target_error=0.1, error_bound=0.1, error=0, coverage=1, accepted=50, images=50)
+    stored = Model(GOLDEN / "digits-novelty.onnx", "cpu").metadata.promise
+    assert stored is not None
+    stored = replace(stored, classes=(each,) * 10, tested=10)
+    truth = np.where(found.answers.table.predicted == 3, 4, found.answers.table.predicted)
+    metadata = replace(found.metadata, rule=replace(rule, limits=(1.0,) * 9 + (-1.0,), promise=stored))
+    _, by_label = check(replace(found, metadata=metadata, truth=truth), None)
+    assert by_label.kept is False
+    assert "broken for 1 (3)" in by_label.here
+    assert "1 of 10 labels have no promise" in by_label.here
+
+
+def test_the_bill_has_the_licences_of_the_model_and_of_its_weights() -> None:
+    metadata = Model(MODEL, "cpu").metadata
+    weights = Pretrained("lite", "Apache-2.0", "https://example.org/lite", "ab" * 32)
+    metadata = replace(metadata, card={"licence": "MIT"}, pretrained=weights)
+    bill = json.loads(software.bill_of_materials("m.onnx", "cd" * 32, metadata=metadata))
+    subject = bill["metadata"]["component"]
+    assert subject["licenses"][0]["license"]["id"] == "MIT"
+    (part,) = [one for one in bill["components"] if one["type"] == "machine-learning-model"]
+    assert (part["name"], part["licenses"][0]["license"]["id"]) == ("lite", "Apache-2.0")
+    assert part["hashes"][0]["content"] == weights.sha256
+    assert part["externalReferences"][0]["url"] == weights.source
+    (needs,) = [one["dependsOn"] for one in bill["dependencies"] if one["ref"] == subject["bom-ref"]]
+    assert part["bom-ref"] in needs
+    bare = json.loads(software.bill_of_materials("m.onnx", "cd" * 32, metadata=replace(metadata, card={})))
+    assert "not stated" in json.dumps(bare["metadata"]["component"]["licenses"])
 
 
 def test_the_bill_is_valid_cyclonedx(folder: Path) -> None:
