@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from PIL import Image, ImageDraw
 
 from tests.helpers import tiny_backbone
 from tests.helpers.errors import raises
+from uce_edge._util import progress
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.images.resize import parse
@@ -78,6 +80,7 @@ def test_one_command_from_photos_to_a_run_and_a_file(tiny: Backbone, photos: Pat
     out = tmp_path / "run"
     words = done(call, "train", "--data", photos, "--backbone", "tiny", "--epochs", 4, "--out", out)
     assert "Rate: p = " in words
+    assert "Trained without the selection images, its accuracy on these was " in words, "the last weights know them"
     run = Run.load(out)
     assert (run.image.height, str(run.image.resize)) == (24, "crop:26:bicubic")
     assert (run.image.mean, run.image.std) == ((0.4,), (0.3,))
@@ -323,7 +326,11 @@ def test_a_laplace_posterior_is_fitted_on_features(
     tiny: Backbone, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training.train(dataset, tmp_path / "run", recipe_of(tiny))
+    lines: list[str] = []
+    for name, value in (("EVERY", 0.0), ("_is_hidden", False), ("_print_line", lines.append)):
+        monkeypatch.setattr(progress, name, value)
     stored = calibration.calibrate(tmp_path / "run", posterior=PostHoc.LAPLACE, samples=400)
+    assert {"exporting the graph", "fitting the Laplace posterior"} <= {line.partition(":")[0] for line in lines}
     monkeypatch.setattr(calibration, "open_features", lambda *_: None)
     plain = calibration.calibrate(tmp_path / "run", posterior=PostHoc.LAPLACE, samples=401)
     assert stored.laplace is not None
@@ -369,6 +376,23 @@ def test_a_plan_of_a_training_that_never_began_is_made_anew(
     assert Run.load(out).recipe.epochs == 2
 
 
+def test_every_part_of_a_training_reports(
+    tiny: Backbone, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "_is_hidden", False)
+    monkeypatch.setattr(progress, "_print_line", lines.append)
+    for module, name in ((budget, "measured"), (training, "normalise")):  # too fast for a line here
+        inner = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *a, inner=inner, **k: (time.sleep(0.05), inner(*a, **k))[1])
+    recipe = recipe_of(tiny, batch_size=4)
+    training.train(dataset, tmp_path / "run", budget.plan(recipe, dataset, tiny.image, 60, {"epochs"}).recipe)
+    tasks = {line.partition(":")[0] for line in lines}
+    assert {"measuring steps", "features", "training", "held-out images", "training again"} <= tasks
+    assert any(task.startswith("training with p = ") for task in tasks)
+
+
 def test_a_short_time_has_fewer_epochs_than_a_long_one(
     tiny: Backbone, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,7 +409,7 @@ def test_a_short_time_has_fewer_epochs_than_a_long_one(
 
 
 def test_a_shared_trunk_is_paid_once(tiny: Backbone, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "measured", lambda *_: budget.Cost(1, 0, view=10))
+    monkeypatch.setattr(budget, "measured", lambda *_, **__: budget.Cost(1, 0, view=10))
     recipe = recipe_of(tiny, rates=Rates.FIXED, unfreeze=Unfreeze.TAIL)
     one, five = (
         budget.plan(recipe, dataset, tiny.image, 30, {"unfreeze"}, 5, shared=shared) for shared in (False, True)
@@ -422,6 +446,7 @@ def test_measured_costs_follow_the_clock(tiny: Backbone, dataset: Dataset, monke
     assert cost.rate == pytest.approx(rate_fit.TRIED * cost.epoch + rate_fit.PASSES * looks)
     assert cost.whole == pytest.approx(cost.epoch)
     assert cost.repeat == train // 16
+    assert budget.measured(recipe_of(tiny), dataset, tiny.image, all_layers=False) == replace(cost, whole=0)
     noisy = recipe_of(tiny, noisy=("all",))  # no trunk without noise: nothing is stored
     unstored = budget.measured(noisy, dataset, tiny.image)
     assert (unstored.view, unstored.whole) == (0, 0)

@@ -11,6 +11,7 @@ from safetensors.numpy import save
 from torch import nn
 
 from uce_edge._util.atomic_files import replacing
+from uce_edge._util.progress import working
 from uce_edge.calibration.laplace_posterior import Curvature, Laplace
 from uce_edge.contract import Inference, NoiseKind, PriorFrom
 from uce_edge.datasets.splits import Split
@@ -59,7 +60,8 @@ def fitted(
     classifier = torch_graph.export_deterministic(model, inputs.image)
     plain = Metadata(tuple(classes), inputs.image, inference=Inference.DETERMINISTIC, noise=NoiseKind.NONE, samples=1)
     built, plain = assembly.contract_model(classifier, [], plain)
-    posterior, fit = laplace_draws.fit(built, inputs.trained_on, inputs.held_out, prior, samples)
+    with working("fitting the Laplace posterior"):
+        posterior, fit = laplace_draws.fit(built, inputs.trained_on, inputs.held_out, prior, samples)
     drawn = Drawn(posterior, fit, samples)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "drawn.onnx"

@@ -15,6 +15,7 @@ import torch
 from onnx_ir.passes import common
 from torch import Tensor, nn
 
+from uce_edge._util.progress import working
 from uce_edge.contract import PerturbationKind
 from uce_edge.errors import UceEdgeError, UsageError
 from uce_edge.metadata import ImageSpec
@@ -58,7 +59,7 @@ def export_deterministic(model: nn.Module, spec: ImageSpec, *, keep_dropout: boo
     quietly = contextlib.ExitStack()
     for block in (deterministic(model), torch.no_grad(), _quiet(), _without_fast_paths(), baked_weights(model)):
         quietly.enter_context(block)
-    with quietly, calls or torch_dropout.removed():
+    with working("exporting the graph"), quietly, calls or torch_dropout.removed():
         try:
             program = torch.onnx.export(
                 model,

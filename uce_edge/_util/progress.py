@@ -3,6 +3,7 @@
 A terminal gets a bar. Elsewhere, a program gets a line now and then, if it asks for lines.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ EVERY = 10.0
 
 _AT_ONCE = 0.01  # seconds
 _is_hidden = False
+_is_drawn = False  # a terminal has one bar at a time
 _print_line: Callable[[str], None] | None = None
 _last_line = time.monotonic()
 
@@ -44,15 +46,66 @@ def progress(task: str, total: int, shown: bool = True, unit: str = "") -> Itera
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if not shown or _is_hidden:
+    if not shown or _is_hidden or _is_drawn:
         yield lambda steps: None
     elif not console.is_terminal:
         yield _Lines(task, total, unit)
     else:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True) as bar:
+        with _drawn(), Progress(*columns, console=console, transient=True) as bar:
             identifier = bar.add_task(task, total=total)
             yield lambda steps: bar.advance(identifier, steps)
+
+
+@contextmanager
+def working(task: str) -> Iterator[None]:
+    """Report work that has no steps, and the time it has taken.
+
+    What the work itself reports comes first.
+
+    Args:
+        task: The work, as in "tracing the network".
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if _is_hidden or _is_drawn:
+        yield
+    elif console.is_terminal:
+        with _drawn(), console.status(task):
+            yield
+    elif _print_line is None:
+        yield
+    else:
+        ended = threading.Event()
+        thread = threading.Thread(target=_repeat, args=(task, ended), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _repeat(task: str, ended: threading.Event) -> None:
+    """Print a line where the last one is long ago, until the work has ended."""
+    global _last_line  # noqa: PLW0603 - all tasks share one stderr
+    started = time.monotonic()
+    while not ended.wait(max(_last_line + EVERY - time.monotonic(), _AT_ONCE)):
+        now = time.monotonic()
+        if _print_line is not None and now - _last_line >= EVERY:
+            _last_line = now
+            _print_line(f"{task}: {_duration(now - started)} so far")
+
+
+@contextmanager
+def _drawn() -> Iterator[None]:
+    global _is_drawn  # noqa: PLW0603 - a program has one terminal
+    _is_drawn = True
+    try:
+        yield
+    finally:
+        _is_drawn = False
 
 
 class _Lines:

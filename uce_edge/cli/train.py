@@ -402,6 +402,12 @@ def _result(run: "Run", which: str) -> str:
     """What a finished training reached."""
     assert run.metrics is not None  # every training measures them
     watched, scores = "selection" if run.recipe.selects else "calibration", run.metrics
+    if run.recipe.repeats:
+        return (
+            f"{which}Trained {run.recipe.arch} on all training images of {run.data}, for {scores.epochs} epoch"
+            f"{'s' * (scores.epochs > 1)}. Trained without the selection images, its accuracy on these was "
+            f"{scores.held_out_accuracy:.1%} without noise."
+        )
     return (
         f"{which}Trained {run.recipe.arch} on {run.data}: NLL {scores.train_nll:.3f} in epoch {scores.epochs}, "
         f"accuracy {scores.held_out_accuracy:.1%} on the {watched} images without noise."

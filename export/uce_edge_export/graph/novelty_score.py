@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from uce_edge._util.progress import working
 from uce_edge.calibration import novelty
 from uce_edge.calibration.novelty import Distance, NoveltyError, Reference
 from uce_edge.contract import NOVELTY, NOVELTY_SCORE
@@ -112,7 +113,8 @@ def add(draft: Draft, data: Split, promise: NoveltyPromise, training: Split | No
     model, reference = draft.graph(), parts(data, training)[1]
     try:
         cutoff = novelty.cutoff_for(len(reference), promise, grouped=data.groups is not None)  # before any slow work
-        fitted = fit(model, data, draft.metadata.novelty_layers, training)
+        with working("fitting the novelty gate"):
+            fitted = fit(model, data, draft.metadata.novelty_layers, training)
     except UceEdgeError as error:
         if promise.level is not None:
             raise

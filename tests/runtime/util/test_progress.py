@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -54,12 +56,44 @@ def test_a_resumed_task_counts_only_its_own_steps_for_the_time_left(lines) -> No
     assert printed == ["training: 1,010 of 2,000, about 16 min left"]
 
 
+def test_work_without_steps_prints_a_line_now_and_then(monkeypatch) -> None:
+    printed = []
+    monkeypatch.setattr(progress, "EVERY", 0.03)
+    monkeypatch.setattr(progress, "_is_hidden", False)
+    for name in ("_print_line", "_last_line"):
+        monkeypatch.setattr(progress, name, getattr(progress, name))  # restored afterwards
+    progress.print_lines(printed.append)
+    with progress.working("tracing"):
+        until = time.monotonic() + 5
+        while len(printed) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+    assert printed[:2] == ["tracing: 1 s so far"] * 2
+    count = len(printed)
+    time.sleep(0.1)
+    assert len(printed) == count, "it ends with the work"
+    with pytest.raises(ValueError, match="broken"), progress.working("tracing"):
+        raise ValueError("broken")
+    assert all(not thread.name.endswith("(_repeat)") for thread in threading.enumerate())
+
+
+def test_a_terminal_has_one_bar_at_a_time(monkeypatch) -> None:
+    monkeypatch.setattr(progress, "_is_hidden", False)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes any stream for a terminal
+    with progress.progress("outer", 2) as outer, progress.working("inner"), progress.progress("inmost", 2) as inmost:
+        outer(1)
+        inmost(1)
+    assert not progress._is_drawn
+    with progress.working("outer"), progress.progress("inner", 1) as inner:
+        inner(1)
+    assert not progress._is_drawn
+
+
 def test_a_library_and_a_quiet_program_print_nothing(lines, capfd) -> None:
     printed, now = lines
     progress.print_lines(None)
     for hidden in (False, True):
         progress.hide(hidden)
-        with progress.progress("task", 3) as advance:
+        with progress.working("work"), progress.progress("task", 3) as advance:
             now[0] += 60
             advance(1)
     assert printed == []

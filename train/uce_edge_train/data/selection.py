@@ -50,7 +50,7 @@ class Parts:
         """One sentence about them."""
         watched = 0 if self.watched is None else len(self.watched)
         total = watched + len(self.fitted)
-        return f"{watched:,} of the {total:,} training images only choose epoch, rate or layers: the selection images."
+        return f"{watched:,} of the {total:,} training images choose epoch, rate or layers: the selection images."
 
     def held_out(self, dataset: Dataset) -> Split:
         """The images that are watched; the calibration images where nothing is chosen."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from uce_edge._util.progress import working
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.metadata import ImageSpec
 from uce_edge_train.choices import Rates, Unfreeze
@@ -116,11 +117,13 @@ def plan(
         members: The networks that are trained one after another.
         shared: Whether they share the stored features of a trunk, which are computed once.
     """
-    cost = measured(recipe, dataset, image)
+    each = len(dataset.splits["train"]) // len(dataset.class_names)
+    too_few = "unfreeze" not in given and each < ENOUGH
+    with working("measuring steps"):
+        cost = measured(recipe, dataset, image, all_layers=not too_few)
     if shared:
         cost = replace(cost, view=cost.view / members)
-    each = len(dataset.splits["train"]) // len(dataset.class_names)
-    few = None if not cost.view or "unfreeze" in given or each >= ENOUGH else each
+    few = each if cost.view and too_few else None
     found = choose(recipe, cost, seconds, given if few is None else given | {"unfreeze"})
     return replace(found, few=few, members=members)
 
@@ -159,8 +162,15 @@ def choose(recipe: Recipe, cost: Cost, seconds: float, given: set[str]) -> Plan:
     return found
 
 
-def measured(recipe: Recipe, dataset: Dataset, image: ImageSpec) -> Cost:
-    """Measure a step of each part of a training."""
+def measured(recipe: Recipe, dataset: Dataset, image: ImageSpec, *, all_layers: bool = True) -> Cost:
+    """Measure a step of each part of a training.
+
+    Args:
+        recipe: How it is trained.
+        dataset: The images.
+        image: The images that the network takes.
+        all_layers: Whether a plan may train all layers after the tail. Such a step is slow.
+    """
     model = recipe.build(len(dataset.class_names), image.channels)
     train = dataset.splits["train"]
     # A plan may add all layers, and layers are chosen by the selection images.
@@ -186,6 +196,8 @@ def measured(recipe: Recipe, dataset: Dataset, image: ImageSpec) -> Cost:
     step = _step(tail, features.tail, recipe, inputs, labels)
     epoch = steps * step + looks * _look(features.tail, features.spec, stored)
     rate = _rate(recipe, epoch, looks, features.tail, features.spec, stored)
+    if not all_layers and recipe.unfreeze is not Unfreeze.ALL:
+        return Cost(epoch, rate, view, repeat=again * step)
     whole = steps * _step(_thawed(model, recipe, Unfreeze.ALL), model, recipe, pixels, labels)
     return Cost(epoch, rate, view, whole + looks * _look(model, image, first), again * step)
 

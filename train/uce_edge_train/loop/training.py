@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from uce_edge._util.atomic_files import writable_folder
-from uce_edge._util.progress import progress
+from uce_edge._util.progress import progress, working
 from uce_edge.calibration.logits import ArrayLogits
 from uce_edge.calibration.maps import fit_map
 from uce_edge.contract import Method
@@ -200,7 +200,8 @@ class _Job:
 
     def _train_at(self, stage: Recipe, p: float) -> None:
         """Train one epoch with noise, at a tenth of the learning rate."""
-        self._epochs(replace(stage, p=p, rates=Rates.FIXED, epochs=1, learning_rate=stage.learning_rate / 10), 1)
+        how = replace(stage, p=p, rates=Rates.FIXED, epochs=1, learning_rate=stage.learning_rate / 10)
+        self._epochs(how, 1, f"training with p = {p:g}")
 
     def scores(self, stage: Recipe) -> dict[str, float]:
         """The held-out scores of the present weights."""
@@ -228,12 +229,12 @@ class _Job:
             if rate.trained:
                 whole._train_at(recipe, rate.p)
 
-    def _epochs(self, stage: Recipe, count: int) -> None:
+    def _epochs(self, stage: Recipe, count: int, task: str = "training again") -> None:
         """Train the first epochs of a stage; nothing is watched or stored."""
         learned = learned_rates.learn(self.model, stage.rates)
         training = Training(self.model, stage.optimiser_for(self.model, learned), learned, held=self._hold(stage))
         loop = _Loop(training, stage, self._feed(stage), self.hashes["train"], self.group, self.out)
-        with progress("training", total=count * loop.steps, shown=self.group.leads and count > 1) as advance:
+        with progress(task, total=count * loop.steps, shown=self.group.leads) as advance:
             for _ in range(count):
                 loop.epoch(advance)
 
@@ -439,7 +440,7 @@ def evaluate(
     """
     device = next(model.parameters()).device
     parts = []
-    with torch.no_grad(), deterministic(model):
+    with working("held-out images"), torch.no_grad(), deterministic(model):
         for start in range(0, len(data), 256):
             pixels = torch.from_numpy(data.images[start : start + 256]).to(device)
             parts.append(judged(model(normalise(pixels, image))).cpu())
