@@ -118,8 +118,8 @@ LIVE = """# What you can try
 
 The program made each of these while this site was built.
 
-- <a href="live/demo/index.html">The model `imagenet` in your browser</a> (10 MB, and 27 MB of ONNX Runtime). Drop a photo
-  or use the camera. Nothing leaves your machine. `uce-edge web` serves the same page.
+- <a href="live/demo/index.html">The model `imagenet` in your browser</a> (10 MB, and ONNX Runtime: 14 MB, or 27 MB with
+  WebGPU). Drop a photo or use the camera. Nothing leaves your machine. `uce-edge web` serves the same page.
 - <a href="live/report.html">A report</a> of a small model of digits: its metrics on its own images, on
   out-of-distribution images and on damaged images. Made by
   `uce-edge evaluate --data digits --ood far --corrupt --report report.html`.

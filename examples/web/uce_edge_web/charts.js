@@ -21,8 +21,10 @@ export function drawGauge(container, summary, threshold, deterministic, accepted
   const x = (value) => 10 + Math.sqrt(value) * (width - 20);
   const [top, bottom] = [30, 52];
   const end = Math.max(0, threshold ?? 1);
+  // Without a limit on the uncertainty, no part of the scale is accepted or rejected.
+  const accepts = threshold === null ? "zone" : "zone accept";
   node.append(
-    svg("rect", { x: x(0), y: top, width: x(end) - x(0), height: bottom - top, class: "zone accept" }),
+    svg("rect", { x: x(0), y: top, width: x(end) - x(0), height: bottom - top, class: accepts }),
     svg("rect", { x: x(end), y: top, width: x(1) - x(end), height: bottom - top, class: "zone reject" }),
   );
   const marks = width < 420 ? [0, 0.05, 0.25, 0.5, 1] : [0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1];
