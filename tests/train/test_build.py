@@ -1,14 +1,27 @@
 """One command from labelled photos to a promised file, and refusals before anything slow."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Call
+from conftest import GOLDEN, Call
 from PIL import Image
 
 from uce_edge.cli.build import possible
+from uce_edge.cli.build_decisions import decisions
+from uce_edge.metadata import Calibration
 from uce_edge.runtime.model import Model
+from uce_edge_train.choices import Rates, Unfreeze
+from uce_edge_train.recipe import Recipe
+from uce_edge_train.runs import Run, TrainingScores
+
+
+def decided(words: str) -> list[tuple[str, str]]:
+    """The list at the end of a build: names and reasons."""
+    lines = words.partition("What was decided, and why:")[2].splitlines()[1:]
+    rows = [line.strip().partition("  ") for line in lines[: lines.index("")]]
+    return [(name, text.strip()) for name, _, text in rows]
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +46,14 @@ def test_photos_become_a_promised_file_with_a_report(photos: Path, tmp_path: Pat
         assert f"[{number}/4] uce-edge {stage} " in made.err
     promise = Model(out).metadata.promise
     assert promise is not None
+    told = dict(decided(made.err))
+    assert list(told) == ["views, epochs", "trained layers", "dropout rate", "calibration", "limit", "gate", "accuracy"]
+    recipe = Run.load(run).recipe
+    assert told["views, epochs"] == f"{recipe.epochs} epochs, which fit --budget 40s."
+    assert told["dropout rate"].startswith("0.2 in ")
+    assert told["calibration"].startswith(f"temperature, T = {Model(out).metadata.calibration.temperature:.3f}, ")
+    assert "proves an error of 30.0 % with 95 % confidence. It accepts " in told["limit"]
+    assert told["accuracy"].endswith(" of 20 guarantee images; the report has that of the test images.")
     assert promise.target_error == 0.3
     assert "<html" in out.with_suffix(".html").read_text(encoding="utf-8")
     weights = (run / "weights.safetensors").stat().st_mtime_ns
@@ -52,6 +73,28 @@ def test_an_ensemble_is_built_and_promised_as_a_whole(photos: Path, tmp_path: Pa
     model = Model(out).metadata
     assert (model.members, model.samples) == (2, 1)
     assert model.promise is not None
+    assert dict(decided(made.err))["dropout rate"] == "none: the members of an ensemble have no noise."
+
+
+def test_reasons_follow_the_run_and_the_file() -> None:
+    file = Model(GOLDEN / "digits-mc.onnx").metadata
+    recipe = Recipe(
+        arch="efficientnet-lite0", unfreeze=Unfreeze.TAIL, seam="head", rates=Rates.FITTED, patience=14, epochs=14,
+        views=4, noisy=("tail",),
+    )  # fmt: skip
+    run = Run(
+        "photos", None, recipe, file.classes, file.image, {}, None, rates={"head": 0.1, "classifier": 0.1},
+        metrics=TrainingScores(9, 0.1, 0.2, 0.9),
+    )  # fmt: skip
+    told = decisions(run, file, "10m", each=40)
+    assert told["views, epochs"].startswith("4 views, 9 of the 14 epochs that fit --budget 10m: ")
+    assert told["trained layers"].endswith("40 training images a class, and all layers take 300")
+    assert told["dropout rate"].startswith("0.1 in head, classifier: the largest of those tried")
+    assert "take 300" not in decisions(run, file, "10m", each=400)["trained layers"]
+    hurried = replace(run, recipe=replace(recipe, rates=Rates.FIXED))
+    assert decisions(hurried, file, "1m", each=40)["dropout rate"].endswith("no time was left to fit it")
+    bare = replace(file, rule=None, held_out=None, calibration=Calibration())
+    assert decisions(run, bare, "10m", each=40)["limit"].startswith("none: ")
 
 
 def test_an_ensemble_without_a_provable_promise_is_not_reported(tmp_path: Path, call: Call) -> None:

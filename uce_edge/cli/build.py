@@ -102,13 +102,15 @@ def build(
         del stages["calibrate"]  # an ensemble is calibrated as a whole, by its export
     for number, (stage, words) in enumerate(stages.items(), 1):
         spent = time.monotonic() - started
-        left = f"{spent:.0f} s spent, about {max(seconds - spent, 0):.0f} s left"
+        left = seconds - spent
+        more = f"{left:.0f} s left" if left >= 0 else f"{-left:.0f} s more than allowed"
         echo(err=True)
         echo(f"[{number}/{len(stages)}] uce-edge {shlex.join(words)}", bold=True, err=True)
-        say(f"{stage.capitalize()}: {left}.")
+        say(f"{stage.capitalize()}: {spent:.0f} s spent, {more} (--budget {budget}).")
         _run(context, words)
         if stage == "export" and target_error is not None and not _is_promised(out):
             raise typer.Exit(1)  # the export has said why, as `calibrate` says it for one network
+    _tell_decisions(run, out, budget, dataset)
     say("", f"Built {quote(out)} in {time.monotonic() - started:.0f} s. Read {quote(report)}, then try:")
     say(f"    uce-edge predict PHOTO.jpg --model {quote(out)} --reject {'0.3' if target_error is None else 'auto'}")
 
@@ -178,6 +180,19 @@ def _tell_small(dataset: "Dataset") -> None:
             f"only {counts[fewest]} training images show {dataset.class_names[fewest]}. What so few images give is "
             "uncertain: read the intervals in the report, and add images of this class first."
         )
+
+
+def _tell_decisions(run: Path, out: Path, budget: str, dataset: "Dataset") -> None:
+    """Print what was decided and why, as the run and the file store it."""
+    from uce_edge.cli.build_decisions import decisions
+    from uce_edge.runtime.model import Model
+    from uce_edge_train.runs import DESCRIPTION, Run
+
+    first = run if (run / DESCRIPTION).exists() else run / "member-0"
+    each = len(dataset.splits["train"]) // len(dataset.class_names)
+    found = decisions(Run.load(first), Model(out, "cpu").metadata, budget, each)
+    width = max(map(len, found))
+    say("", "What was decided, and why:", *(f"  {name.ljust(width)}  {text}." for name, text in found.items()))
 
 
 def _is_promised(out: Path) -> bool:
