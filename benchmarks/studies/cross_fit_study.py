@@ -1,4 +1,4 @@
-"""Do promises and sets hold if every image is judged by a network that was fitted without it?
+"""Do promises and sets hold if images are judged by cross-fitting? Prints the table of docs/transfer.md.
 
     python benchmarks/studies/cross_fit_study.py
 
@@ -62,7 +62,7 @@ def judged(rng: np.random.Generator, x: Floats, y: Labels, held: float | None) -
 
 def study(images: int, features: int, target: float, draws: int, held: float | None) -> str:
     """One row of the table."""
-    rng, proved, broken, shares, covered = np.random.default_rng(0), 0, 0, [], []
+    rng, proved, broken, shares, covered, sizes = np.random.default_rng(0), 0, 0, [], [], []
     for _ in range(draws):
         means = rng.normal(size=(CLASSES, features))
         means *= 2.4 / np.linalg.norm(means, axis=1, keepdims=True)
@@ -71,6 +71,7 @@ def study(images: int, features: int, target: float, draws: int, held: float | N
         q = answers(model, others)
         limit = limit_of(1 - p[np.arange(len(y)), y], ALPHA)
         covered.append(float((1 - q[np.arange(OTHERS), truth] <= limit).mean()))
+        sizes.append(float((1 - q <= limit).sum(1).mean()))
         try:
             found = guarantee.find(normalized_entropy(p), p.argmax(1) != y, target, 0.95)
         except NoGuaranteeError:
@@ -83,7 +84,8 @@ def study(images: int, features: int, target: float, draws: int, held: float | N
     accepted_share = f"{100 * float(np.mean(shares)):.0f} %" if shares else "-"
     return (
         f"| {images} | {features} | {by} | {100 * target:.0f} % | {100 * proved / draws:.0f} % | {accepted_share} | "
-        f"{100 * broken / draws:.1f} % | {100 * float(np.mean(covered)):.1f} % |"
+        f"{100 * broken / draws:.1f} % | {100 * float(np.mean(covered)):.1f} % | "
+        f"{float(np.mean(sizes)):.2f} |"
     )
 
 
@@ -93,8 +95,8 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=400)
     draws = parser.parse_args().draws
     sets = f"sets of {1 - ALPHA:.0%} cover"
-    print(f"| images | features | judged by | promised error | proved | accepted | broken | {sets} |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print(f"| images | features | judged by | promised error | proved | accepted | broken | {sets} | labels in a set |")
+    print("| --- " * 9 + "|")
     for images, features, target in ((90, 10, 0.1), (90, 40, 0.1), (180, 10, 0.1), (180, 80, 0.1), (600, 40, 0.05)):
         for held in (0.1, 1 / 3, None):
             print(study(images, features, target, draws, held), flush=True)

@@ -2,10 +2,10 @@
 
     python benchmarks/studies/labelling_study.py --data DATA/trashnet --work build/labelling [--minutes 9]
 
-Some random photos are labelled, and the last convolution and the classifier of EfficientNet-Lite0 are trained on them.
+Some random photos are labelled, and the last layer of EfficientNet-Lite0 is trained on them (`train --unfreeze none`).
 Then 50 more photos are labelled, chosen at random or by the answers of the present network, and training begins anew.
-All networks have the same noise (p = 0.1), so that only the choice of the photos differs. Photos that nobody chose from
-judge every round. Answers that are there are kept.
+All networks have the same noise (p = 0.2 in the last layer) and number of steps, so that only the choice of the photos
+differs. Photos that nobody chose from judge every round. Answers that are there are kept.
 """
 
 import argparse
@@ -16,79 +16,82 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy import stats
 
 from uce_edge import metrics
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Split
 from uce_edge.metrics import normalized_entropy
 from uce_edge_train.choices import Dropout, Rates, Unfreeze
-from uce_edge_train.data.features import Changes, Features, Views, open_features
+from uce_edge_train.data.pixel_scaling import normalise
 from uce_edge_train.dropout.gaussian_layers import deterministic, noise_from
-from uce_edge_train.dropout.monte_carlo import mc_logits
-from uce_edge_train.networks import backbones, parameter_groups, pretrained
+from uce_edge_train.dropout.noise_draws import generator
+from uce_edge_train.networks import backbones, pretrained
 from uce_edge_train.networks import seam as seams
 from uce_edge_train.recipe import Recipe
 
-SEAM, RATE, VIEWS, EPOCHS, PASSES = "head", 0.1, 2, 12, 8
-FIRST, MORE, ROUNDS, SEEDS, JUDGES = 60, 50, 6, 8, 800
+LAYER, RATE, VIEWS, STEPS, LEARNING_RATE, PASSES, BATCH = "classifier", 0.2, 2, 300, 0.01, 16, 32
+FIRST, MORE, ROUNDS, SEEDS, JUDGES = 60, 50, 8, 20, 800
 CHOICES = {"random": "at random", "model_uncertainty": "model uncertainty", "uncertainty": "uncertainty"}
-T_975 = 2.365  # of the t distribution with 7 degrees of freedom
 
 Rows = npt.NDArray[np.int64]
 Scores = list[float]
 
 
 class Bench:
-    """The network, and stored features of all photos."""
+    """The last layer of a pretrained network, and its inputs for all photos."""
 
     def __init__(self, data: Path, work: Path) -> None:
         backbone = backbones.named("efficientnet-lite0")
-        changes = {"seam": SEAM, "unfreeze": Unfreeze.TAIL, "rates": Rates.FIXED, "p": RATE, "epochs": EPOCHS}
+        changes = {"seam": LAYER, "unfreeze": Unfreeze.NONE, "rates": Rates.FIXED, "p": RATE, "noisy": (LAYER,)}
         self.how = Recipe(**backbone.recipe() | changes | {"dropout": Dropout.GAUSSIAN, "patience": None})
         image = backbone.image
         found = splits.load(str(data), size=(image.height, image.width), resize=image.resize)
         parts = list(found.splits.values())
-        self.whole = Split(np.concatenate([p.images for p in parts]), np.concatenate([p.labels for p in parts]))
-        self.classes = len(found.class_names)
-        self.model = self.how.build(self.classes, image.channels)
+        whole = Split(np.concatenate([p.images for p in parts]), np.concatenate([p.labels for p in parts]))
+        self.labels = torch.from_numpy(whole.labels)
+        model = self.how.build(len(found.class_names), image.channels).eval()
         assert self.how.init is not None
-        pretrained.begin(self.model, self.how.init, self.how.arch)
-        features = open_features(self.model, image, work, SEAM)
-        assert features is not None
-        self.features: Features = features
-        augmented = Changes(self.how.augmentation(image), 0)
-        with deterministic(self.model):
-            self.views = [features.view(self.whole, number, augmented) for number in range(VIEWS)]
-        parameter_groups.thaw(self.model, seams.weights_behind(self.model, SEAM), Unfreeze.TAIL)
-        self.start = {name: value.clone() for name, value in self.model.state_dict().items()}
+        pretrained.begin(model, self.how.init, self.how.arch)
+        stored = work / "features.npy"
+        if not stored.exists():
+            split = seams.split(model, LAYER, torch.zeros(2, image.channels, image.height, image.width))
+            assert split is not None
+            augment = self.how.augmentation(image)
+            views = []
+            for view in range(VIEWS):
+                source, blocks = generator("cpu", 0, view, 0), []
+                for start in range(0, len(whole), BATCH):
+                    pixels = normalise(torch.from_numpy(whole.images[start : start + BATCH]), image)
+                    with deterministic(model):
+                        blocks.append(split.trunk(augment(pixels, source) if view else pixels))
+                views.append(torch.cat(blocks).numpy())
+            np.save(stored, np.stack(views))
+        self.views = torch.from_numpy(np.load(stored))
+        self.layer = model.get_submodule(LAYER)
+        self.start = {name: value.clone() for name, value in self.layer.state_dict().items()}
 
     def train(self, labelled: Rows, seed: int) -> None:
-        """Train the tail from the pretrained weights."""
-        self.model.load_state_dict(self.start)
-        how, source = self.how, torch.Generator().manual_seed(seed)
-        optimiser, views = how.optimiser_for(self.model, []), Views([view[labelled] for view in self.views])
-        labels = torch.from_numpy(self.whole.labels[labelled])
-        batch = min(how.batch_size, len(labels))
-        steps = len(labels) // batch
-        for epoch in range(how.epochs):
-            order = torch.randperm(len(labels), generator=source)
-            with noise_from(self.model, source):
-                for step in range(steps):
-                    for group in optimiser.param_groups:
-                        rate = how.learning_rate_at((epoch + step / steps) / how.epochs, 0)
-                        group["lr"] = rate * group["factor"]
-                    some = order[step * batch : (step + 1) * batch]
-                    loss, _ = how.loss(self.features.tail(views.take(some, source)), labels[some])
-                    optimiser.zero_grad(set_to_none=True)
-                    loss.backward()  # type: ignore[no-untyped-call]
-                    optimiser.step()
+        """Train the layer from its first weights."""
+        self.layer.load_state_dict(self.start)
+        source, rows = torch.Generator().manual_seed(seed), torch.from_numpy(labelled)
+        optimiser = torch.optim.AdamW(self.layer.parameters(), LEARNING_RATE, weight_decay=self.how.weight_decay)
+        for step in range(STEPS):
+            optimiser.param_groups[0]["lr"] = LEARNING_RATE * (1 - step / STEPS)
+            some = rows[torch.randint(len(rows), (BATCH,), generator=source)]
+            view = torch.randint(VIEWS, (BATCH,), generator=source)
+            with noise_from(self.layer, source):
+                loss = torch.nn.functional.cross_entropy(self.layer(self.views[view, some]), self.labels[some])
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
 
     def passes(self, rows: Rows) -> npt.NDArray[np.float64]:
         """Probabilities [passes, images, classes]."""
-        some = Split(self.views[0][rows], self.whole.labels[rows])
-        logits = np.concatenate(list(mc_logits(self.features.tail, some, self.features.spec, PASSES, 0)), axis=1)
-        apart = np.exp(logits - logits.max(-1, keepdims=True)).astype(np.float64)
-        return apart / apart.sum(-1, keepdims=True)
+        inputs, source = self.views[0, torch.from_numpy(rows)], torch.Generator().manual_seed(0)
+        with torch.no_grad(), noise_from(self.layer, source):
+            logits = torch.stack([self.layer(inputs) for _ in range(PASSES)])
+        return logits.double().softmax(-1).numpy()
 
 
 def scored(choice: str, passes: npt.NDArray[np.float64], rng: np.random.Generator) -> npt.NDArray[np.float64]:
@@ -102,13 +105,13 @@ def scored(choice: str, passes: npt.NDArray[np.float64], rng: np.random.Generato
 def labelled_rounds(bench: Bench, choice: str, seed: int) -> list[Scores]:
     """Accuracy and NLL after every round."""
     rng = np.random.default_rng(seed)
-    order = rng.permutation(len(bench.whole))
+    order = rng.permutation(len(bench.labels))
     judges, pool = order[:JUDGES], order[JUDGES:]
     labelled, found = pool[:FIRST], []
     for _ in range(ROUNDS):
         bench.train(labelled, seed)
         p = bench.passes(judges).mean(0)
-        truth = bench.whole.labels[judges]
+        truth = bench.labels.numpy()[judges]
         found.append([float(metrics.accuracy(p, truth)), float(metrics.nll(p, truth))])
         rest = np.setdiff1d(pool, labelled)
         scores = scored(choice, bench.passes(rest) if choice != "random" else np.empty((1, len(rest), 2)), rng)
@@ -126,7 +129,7 @@ def table(answers: dict[str, list[Scores]]) -> list[str]:
         for choice in list(CHOICES)[1:]:
             now = by[choice][:, number, 0]
             apart = 100 * (now - random[:, number])
-            half = T_975 * apart.std(ddof=1) / SEEDS**0.5
+            half = stats.t.ppf(0.975, SEEDS - 1) * apart.std(ddof=1) / SEEDS**0.5
             ends = f"{apart.mean() - half:+.1f} to {apart.mean() + half:+.1f}"
             cells.append(f"{100 * now.mean():.1f} % ({ends})")
         lines.append(f"| {FIRST + number * MORE} | {' | '.join(cells)} |")
