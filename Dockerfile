@@ -5,7 +5,7 @@
 # --no-healthcheck.
 FROM python:3.12-slim AS build
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY pyproject.toml README.md LICENSE LICENSE-APACHE-2.0 NOTICE constraints.txt ./
 COPY uce_edge uce_edge
 COPY export export
 COPY train train

@@ -122,12 +122,30 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert (lock["version"], lock["packages"][""]["version"]) == (version, version)
     assert ElementTree.parse(ROOT / "examples" / "ros2" / "package.xml").findtext("version") == version
     assert f'version="{version}"' in (ROOT / "examples" / "ros2" / "setup.py").read_text()
-    assert re.search(rf"^## {re.escape(version)} \(\d{{4}}-\d\d-\d\d\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == version
+    released = f"{version} ({citation['date-released']})"
+    assert f"\n## {released}\n" in (ROOT / "CHANGELOG.md").read_text()
 
 
 @pytest.mark.parametrize("package", ["node", "web"])
 def test_what_is_published_on_its_own_has_the_licence(package: str) -> None:
     assert (ROOT / "examples" / package / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+
+
+def test_the_licences_of_the_bundled_weights_are_in_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    licences = {"LICENSE", "LICENSE-APACHE-2.0", "NOTICE"}
+    assert set(project["project"]["license-files"]) == licences
+    assert licences <= set(project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
+    assert "Apache License" in (ROOT / "LICENSE-APACHE-2.0").read_text()
+    notice = (ROOT / "NOTICE").read_text()
+    for name in uce_edge.models.names():
+        for file in (uce_edge.models.bundled(kind, name) for kind in uce_edge.models.kinds(name)):
+            licence = json.loads(file.with_suffix(".json").read_text())["card"]["licence"]
+            assert file.name in notice or ("Apache" not in licence and "CC BY" not in licence), file.name
+    copied = re.findall(r"^COPY (?!--)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert licences <= {word for line in copied for word in line.split()}  # the build stops without them
 
 
 def test_the_workflows_run_what_the_makefile_has() -> None:
