@@ -20,7 +20,7 @@ from pathlib import Path
 import edge_networks
 import throughput
 import training
-from cold_start import commands
+from cold_start import commands, stored_paragraph
 
 from uce_edge.bench.latency_plot import plot
 from uce_edge.bench.measurements import Measurement
@@ -138,7 +138,7 @@ def main(networks: list[str]) -> None:
         engines="\n".join([*engines, *notes]), memory="\n".join(memory), start=start,
         loads="\n".join(rows(loaded)), folders="\n".join(folders), steps="\n".join(steps), n=SAMPLES,
         first=networks[0], aims="\n".join(aim_rows(reached)),
-        edge=edge_networks.stored_section(),
+        edge=edge_networks.stored_section(), installed=stored_paragraph(),
     )  # fmt: skip
     (DOCS / "benchmarks.md").write_text(page)
     print("Wrote docs/benchmarks.md")
@@ -294,7 +294,7 @@ Cold start of ResNet-8 at N = {n}, from the shell command to its end:
 | --- | --- | --- |
 {start}
 
-## Training
+{installed}## Training
 
 A step of training on 128 images, beside the same step without noise. Each kind ran in a process of its own, in turns.
 
