@@ -296,6 +296,7 @@ def test_the_scales_are_those_of_the_paper_and_of_a_laptop() -> None:
     paper = setting(digits, "cifar100", Scale.PAPER)
     assert (paper.recipe.arch, paper.recipe.schedule, paper.recipe.batch_size) == ("resnet101", Schedule.PLATEAU, 256)
     assert paper.recipe.flip
+    assert (paper.recipe.learning_rate, paper.recipe.epochs, paper.recipe.erase, paper.seeds) == (0.01, 500, 0.5, 1)
     assert setting(digits, "svhn", Scale.PAPER).ood == "cifar10"
     few = setting(digits, "digits", Scale.MEMORISE)
     assert (few.recipe.arch, few.recipe.epochs, few.recipe.shift, few.seeds) == ("convnet5", 30, 0, 5)
