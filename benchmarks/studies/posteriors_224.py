@@ -5,10 +5,10 @@
     python benchmarks/studies/posteriors_224.py time
     python benchmarks/studies/posteriors_224.py page
 
-DATA is the folder that holds `trashnet` and `chest_xray`. `train` does the jobs that are missing, one seed of all arms
-after the other, until the minutes are over; repeat it until it prints that nothing is left. Every job trains the last
-stage and the head of EfficientNet-Lite0 on stored outputs of the layers before, and keeps the logits of images that
-were not trained on. Half of these fit nothing but the temperature.
+DATA is the folder that holds `trashnet` and `chest_xray`. `train` does the jobs that are missing until the minutes are
+over: one seed after the other of one rate of every posterior, then the other rates. Repeat it until it prints that
+nothing is left. Every job trains the last stage and the head of EfficientNet-Lite0 on stored outputs of the layers
+before, and keeps the logits of images that were not trained on. Half of these fit nothing but the temperature.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from posteriors_224_page import FEW, TWO_STAGES, ensemble_of, write_page
+from posteriors_224_page import FEW, SEEDS, TWO_STAGES, ensemble_of, write_page
 from torch import Tensor, nn
 
 from uce_edge.calibration.logits import logits_of
@@ -46,9 +46,10 @@ from uce_edge_train.networks import backbones
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, load_model
 
-BACKBONE, SEAM = "efficientnet-lite0", "blocks.15"
-PASSES, DRAWS, SEEDS, VIEWS = 25, 100, 5, 2
+BACKBONE, SEAM, NOISY_FROM = "efficientnet-lite0", "blocks.15", "head"
+PASSES, DRAWS, VIEWS = 25, 100, 2
 TASKS = {"trashnet": ("trashnet", None), "chest X-rays": ("chest_xray/labels.csv", "group")}
+POOL = 7  # trainings without noise, so that ensembles of five differ
 SNAPSHOTS, SWAG_EPOCHS, SWAG_RATE, SWAG_DRAWS = 3, 5, 5e-4, 16  # snapshots of an epoch
 _NOISY = ("tail",)
 
@@ -59,6 +60,8 @@ class Arm:
 
     name: str
     changes: dict[str, Any]
+    later: int = 0
+    """Its round: jobs of round 0 come first."""
 
 
 def _noise(sigma: Sigma, p: float) -> dict[str, Any]:
@@ -66,11 +69,14 @@ def _noise(sigma: Sigma, p: float) -> dict[str, Any]:
 
 
 PLAIN = Arm("deterministic", {})
-EARLY = Arm(TWO_STAGES, {"seam": "blocks.11"})
+EARLY = Arm(TWO_STAGES, {"seam": "blocks.11"}, later=2)
 ARMS = (
     PLAIN,
-    *(Arm(f"Gaussian, p = {p}", _noise(Sigma.EXACT, p)) for p in (0.1, 0.05, 0.2)),
-    *(Arm(f"Gaussian by channel, p = {p}", _noise(Sigma.CHANNEL, p)) for p in (0.1, 0.05, 0.2)),
+    *(Arm(f"Gaussian, p = {p}", _noise(Sigma.EXACT, p), later) for p, later in ((0.1, 0), (0.2, 1), (0.05, 1))),
+    *(
+        Arm(f"Gaussian by channel, p = {p}", _noise(Sigma.CHANNEL, p), later)
+        for p, later in ((0.2, 0), (0.1, 1), (0.05, 1))
+    ),
     Arm("Bernoulli, p = 0.1", {"dropout": Dropout.BERNOULLI, "p": 0.1, "noisy": _NOISY}),
     EARLY,
 )
@@ -131,10 +137,11 @@ class Study:
         return self.folder / f"{name}-{seed}.npz"
 
     def jobs(self) -> list[tuple[str, int]]:
-        """What is missing, one seed of all posteriors after the other."""
-        names = [arm.name for arm in ARMS if arm is not EARLY] + [*AFTERWARDS, EARLY.name]
-        every = [(name, seed) for seed in range(SEEDS) for name in names]
-        return [(name, seed) for name, seed in every if not self.done(name, seed).exists()]
+        """What is missing, one seed of all posteriors of a round after the other."""
+        rounds = {arm.name: arm.later for arm in ARMS} | dict.fromkeys(AFTERWARDS, 0)
+        every = sorted(((name, seed) for seed in range(SEEDS) for name in rounds), key=lambda job: rounds[job[0]])
+        more = [(PLAIN.name, seed) for seed in range(SEEDS, POOL)]
+        return [(name, seed) for name, seed in [*every, *more] if not self.done(name, seed).exists()]
 
     def make(self, name: str, seed: int) -> None:
         """Do one job."""
@@ -152,8 +159,11 @@ class Study:
         run = training.train(self.dataset, folder, recipe(arm, seed, self.epochs), features=self.folder)
         features = self.features(load_model(run, folder), run)
         passes = 1 if run.silent else PASSES
+        # What is trained, and has no noise, runs once.
+        head = open_features(features.tail, features.spec, None, NOISY_FROM)
+        assert head is not None
         found = {
-            name: mc_logits(features.tail, features.of(part), features.spec, passes, seed, keep_dropout=run.masks)
+            name: mc_logits(head.tail, head.of(features.of(part)), head.spec, passes, seed, keep_dropout=run.masks)
             for name, part in self.held_out()
         }
         if arm not in (PLAIN, EARLY) and seed:  # the others are exported, or get a posterior afterwards
@@ -264,13 +274,13 @@ def price(arguments: argparse.Namespace) -> None:
 
     for arm in ARMS:
         kind = arm.name.partition(",")[0]
-        if kind not in costs:
+        if kind not in costs and study.done(arm.name, 0).exists():
             inference = Inference.DETERMINISTIC if arm is PLAIN else Inference.MC
             done = export_run(study.run(arm, 0), folder / f"{kind}.onnx", study.dataset, inference, samples=PASSES)
             note(kind, done.metadata.costs)
     for arm in (PLAIN, EARLY):
-        tails = [study.run(arm, seed) for seed in range(SEEDS)]
-        for count in (3, SEEDS):
+        tails = [study.run(arm, seed) for seed in range(POOL) if study.done(arm.name, seed).exists()]
+        for count in (count for count in (3, 5) if len(tails) >= count):
             name = ensemble_of(count, arm.name)
             whole = export_ensemble(tails[:count], folder / f"{name}.onnx", FileKind(Inference.DETERMINISTIC))
             note(name, whole.combined.metadata.costs)

@@ -24,6 +24,7 @@ START, END = (
 TARGET, CONFIDENCE, DIVISIONS, RESAMPLES = 0.05, 0.95, 100, 300
 BUDGETS = (1.0, 1.5, 3.0)
 FEW = 5  # passes, besides all
+SEEDS = 5
 PLAIN, TWO_STAGES, SWAG = "deterministic", "deterministic, two stages", "SWAG"
 SHOWN = {"accuracy": "Accuracy", "nll": "NLL", "aurc": "AURC", "tuce": "T-UCE"}
 
@@ -98,9 +99,10 @@ class Judged:
     price: float | None
     """In multiplications."""
     time: float | None
-    tables: list[Table]
-    coverages: list[Table]
-    """The accepted share of every division, for every seed."""
+    tables: dict[int, Table]
+    """By seed."""
+    coverages: dict[int, Table]
+    """The accepted share of every division, by seed."""
 
     @property
     def exported(self) -> bool:
@@ -110,7 +112,12 @@ class Judged:
     @property
     def coverage(self) -> float:
         """Mean over divisions and seeds."""
-        return float(np.mean(self.coverages))
+        return float(np.mean(list(self.coverages.values())))
+
+    @property
+    def cost(self) -> float | None:
+        """Time, or multiplications where no time was measured."""
+        return self.price if self.time is None else self.time
 
 
 Score = Callable[[Table, Rows], float]
@@ -131,13 +138,15 @@ def coverage_of(table: Table, images: Images) -> Table:
 
 def judged(found: "Drawn", fit: Rows, images: Images, costs: Costs) -> Judged:
     """Calibrate every seed on its calibration logits, and predict."""
-    tables = []
-    for one in found.logits:
+    tables = {}
+    for seed, one in found.logits.items():
         calibration = fit_map(Method.TEMPERATURE, one["calibration"], fit)
-        tables.append(probabilities(calibration, ArrayLogits(one["test"])))
+        tables[seed] = probabilities(calibration, ArrayLogits(one["test"]))
     kind = found.name.partition(",")[0]
     price, seconds = costs.price(kind, found.passes), costs.seconds.get((kind, found.passes))
-    return Judged(found.name, price, seconds, tables, [coverage_of(table, images) for table in tables])
+    return Judged(
+        found.name, price, seconds, tables, {seed: coverage_of(table, images) for seed, table in tables.items()}
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +155,8 @@ class Drawn:
 
     name: str
     passes: int
-    logits: list[dict[str, Table]]
+    logits: dict[int, dict[str, Table]]
+    """By seed; an ensemble has that of its first tail."""
 
 
 def posteriors(folder: Path) -> Iterator[Drawn]:
@@ -156,9 +166,8 @@ def posteriors(folder: Path) -> Iterator[Drawn]:
         name, _, seed = path.stem.rpartition("-")
         stored = np.load(path)
         found.setdefault(name, {})[int(seed)] = {split: stored[split] for split in ("calibration", "test")}
-    for name, seeds in found.items():
-        logits = list(seeds.values())
-        passes = len(logits[0]["test"])
+    for name, logits in found.items():
+        passes = len(next(iter(logits.values()))["test"])
         if name == SWAG or name.startswith("Gaussian"):
             word = "N" if name != SWAG else "draws"
             for count in (FEW, passes):
@@ -166,13 +175,15 @@ def posteriors(folder: Path) -> Iterator[Drawn]:
         else:
             yield Drawn(name, passes, logits)
     for name in (PLAIN, TWO_STAGES):
-        tails = list(found.get(name, {}).values())
+        tails = list(found.get(name, {}).items())
         for count in (3, 5):
             if len(tails) >= count:
                 # Every training begins one ensemble of its neighbours in the pool.
                 starts = len(tails) if len(tails) > count else 1
-                groups = [[tails[(at + step) % len(tails)] for step in range(count)] for at in range(starts)]
-                yield Drawn(ensemble_of(count, name), 1, [_together(group) for group in groups])
+                groups = {
+                    tails[at][0]: [tails[(at + step) % len(tails)][1] for step in range(count)] for at in range(starts)
+                }
+                yield Drawn(ensemble_of(count, name), 1, {seed: _together(group) for seed, group in groups.items()})
 
 
 def ensemble_of(count: int, name: str) -> str:
@@ -180,8 +191,8 @@ def ensemble_of(count: int, name: str) -> str:
     return f"{count} tails" + (" of two stages" if name == TWO_STAGES else "")
 
 
-def _first(logits: list[dict[str, Table]], count: int) -> list[dict[str, Table]]:
-    return [{split: values[:count] for split, values in one.items()} for one in logits]
+def _first(logits: dict[int, dict[str, Table]], count: int) -> dict[int, dict[str, Table]]:
+    return {seed: {split: values[:count] for split, values in one.items()} for seed, one in logits.items()}
 
 
 def _together(members: list[dict[str, Table]]) -> dict[str, Table]:
@@ -189,20 +200,28 @@ def _together(members: list[dict[str, Table]]) -> dict[str, Table]:
 
 
 def difference(score: Score, one: Judged, other: Judged, images: Images) -> Interval:
-    """The paired difference of the means over seeds, with its interval over images or patients."""
+    """The paired difference of the means over common seeds; its interval is over images or patients, and seeds."""
+    seeds, rng = _common(one, other), np.random.default_rng(0)
 
-    def mean(which: Judged, rows: Rows | slice) -> float:
-        return float(np.mean([score(table[rows], images.labels[rows]) for table in which.tables]))
+    def apart_of(some: list[int], rows: Rows | slice) -> float:
+        labels = images.labels[rows]
+        first, second = ({seed: score(which.tables[seed][rows], labels) for seed in {*some}} for which in (one, other))
+        return float(np.mean([first[seed] - second[seed] for seed in some]))
 
-    value = mean(one, slice(None)) - mean(other, slice(None))
-    apart = [mean(one, rows) - mean(other, rows) for rows in images.draws]
+    value = apart_of(seeds, slice(None))
+    apart = [apart_of(rng.choice(seeds, len(seeds)).tolist(), rows) for rows in images.draws]
     return Interval(value, *(float(end) for end in np.quantile(apart, (0.025, 0.975))))
 
 
 def coverage_difference(one: Judged, other: Judged) -> Interval:
-    """The difference of the accepted shares, and its range over the divisions."""
-    apart = np.mean(one.coverages, axis=0) - np.mean(other.coverages, axis=0)
+    """The difference of the accepted shares of common seeds, and its range over the divisions."""
+    seeds = _common(one, other)
+    apart = np.mean([one.coverages[seed] - other.coverages[seed] for seed in seeds], axis=0)
     return Interval(float(apart.mean()), *(float(end) for end in np.quantile(apart, (0.025, 0.975))))
+
+
+def _common(one: Judged, other: Judged) -> list[int]:
+    return sorted(set(one.tables) & set(other.tables))
 
 
 def section(task: str, folder: Path, costs: Costs, lines: list[dict[str, object]]) -> list[str]:
@@ -213,10 +232,10 @@ def section(task: str, folder: Path, costs: Costs, lines: list[dict[str, object]
     found.sort(key=lambda one: (one.price or 0.0, one.name))
     plain = next(one for one in found if one.name == PLAIN)
     for one in found:
-        for seed, (table, coverage) in enumerate(zip(one.tables, one.coverages, strict=True)):
+        for seed, table in one.tables.items():
             scores = {name: f"{score(table, images.labels):.6g}" for name, score in SCORES.items()}
             paid = {"price": _multiple(one.price), "time": _multiple(one.time)}
-            share = {"coverage": f"{coverage.mean():.6g}", **paid}
+            share = {"coverage": f"{one.coverages[seed].mean():.6g}", **paid}
             lines.append({"data": task, "posterior": one.name, "seed": seed, **scores, **share})
     grouped = " of different patients" if len(set(labels["groups"].tolist())) < len(images.labels) else ""
     head = ["file", "price", "time", "seeds", *SHOWN.values(), f"accepted at {TARGET:.0%}"]
@@ -236,29 +255,29 @@ def section(task: str, folder: Path, costs: Costs, lines: list[dict[str, object]
 
 
 def _shipped(found: list[Judged], budget: float, images: Images) -> list[str]:
-    """The cheapest file that is not beaten, by both questions, at a price."""
-    within = [one for one in found if one.price is not None and round(one.price, 1) <= budget and one.exported]
+    """The cheapest file that is not beaten, by both questions, at a price; of files with all seeds."""
+    wanted = min(SEEDS, max(len(one.tables) for one in found))
+    files = [one for one in found if one.exported and len(one.tables) >= wanted]
+    within = [one for one in files if one.cost is not None and round(one.cost, 1) <= budget]
     if not within:
         return [f"{budget}x", "", ""]
-    first = min(within, key=lambda one: np.mean([metrics.aurc(table, images.labels) for table in one.tables]))
+    first = min(within, key=lambda one: np.mean([metrics.aurc(table, images.labels) for table in one.tables.values()]))
     ties = [one for one in within if one is first or difference(metrics.aurc, one, first, images).low <= 0]
     most = max(within, key=lambda one: one.coverage)
     equal = [one for one in within if one is most or coverage_difference(one, most).high >= 0]
     cells = []
     for best, tied in ((first, ties), (most, equal)):
-        cheapest = min(tied, key=lambda one: (one.price or 0.0, one.name != PLAIN, one is not best))
+        cheapest = min(tied, key=lambda one: (one.cost or 0.0, one.name != PLAIN, one is not best))
         note = "" if cheapest is best else f"; lowest: {best.name}" if best is first else f"; most: {best.name}"
-        cells.append(
-            f"**{cheapest.name}** ({cheapest.price:.2f}x{f', {len(tied)} tie' if len(tied) > 1 else ''}{note})"
-        )
+        cells.append(f"**{cheapest.name}** ({cheapest.cost:.2f}x{f', {len(tied)} tie' if len(tied) > 1 else ''}{note})")
     return [f"{budget}x", *cells]
 
 
 def _row(one: Judged, images: Images) -> list[str]:
     cells = []
     for name, score in SCORES.items():
-        cells.append(_spread([score(table, images.labels) for table in one.tables], name))
-    shares = [float(coverage.mean()) for coverage in one.coverages]
+        cells.append(_spread([score(table, images.labels) for table in one.tables.values()], name))
+    shares = [float(coverage.mean()) for coverage in one.coverages.values()]
     return [
         one.name,
         _multiple(one.price),
