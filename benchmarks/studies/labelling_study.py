@@ -133,13 +133,24 @@ def table(answers: dict[str, list[Scores]]) -> list[str]:
             ends = f"{apart.mean() - half:+.1f} to {apart.mean() + half:+.1f}"
             cells.append(f"{100 * now.mean():.1f} % ({ends})")
         lines.append(f"| {FIRST + number * MORE} | {' | '.join(cells)} |")
-    counts, line = FIRST + MORE * np.arange(ROUNDS), random.mean(0)
-    for choice in list(CHOICES)[1:]:
-        needed = np.interp(by[choice][..., 0].mean(0)[1:-1], np.maximum.accumulate(line), counts, right=np.nan)
-        saved = needed - counts[1:-1]
-        text = ", ".join("more" if np.isnan(one) else f"{one:.0f}" for one in saved)
-        lines.append(f"Labels saved by {CHOICES[choice]}, at {', '.join(map(str, counts[1:-1]))} labels: {text}")
+    lines += ["", "| with so many labels | " + " | ".join(f"{c} saves" for c in list(CHOICES.values())[1:]) + " |"]
+    lines.append("| --- " * len(CHOICES) + "|")
+    rng = np.random.default_rng(0)
+    draws = [np.arange(SEEDS), *rng.integers(0, SEEDS, (2000, SEEDS))]  # the first are all seeds, once
+    for number in range(1, ROUNDS - 1):
+        cells = []
+        for choice in list(CHOICES)[1:]:
+            each = [saved(by[choice][seeds, number, 0].mean(), random[seeds].mean(0), number) for seeds in draws]
+            low, high = np.quantile(each[1:], (0.025, 0.975))
+            cells.append(f"{each[0]:.0f} ({low:.0f} to {high:.0f})")
+        lines.append(f"| {FIRST + number * MORE} | {' | '.join(cells)} |")
     return lines
+
+
+def saved(accuracy: float, random: npt.NDArray[np.float64], number: int) -> float:
+    """Labels that random photos need more for an accuracy; at most those of the last round."""
+    counts = FIRST + MORE * np.arange(ROUNDS)
+    return float(np.interp(accuracy, np.maximum.accumulate(random), counts)) - counts[number]
 
 
 def main() -> None:
