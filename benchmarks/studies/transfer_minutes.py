@@ -112,7 +112,9 @@ def scored(scores: dict[str, object]) -> tuple[str, str, str]:
     """Accuracy on test images, the accepted share, and its error."""
     accuracy = scores["metrics"]["accuracy"]["value"]
     promised = next(iter(scores["rejection"]), {})
-    return f"{accuracy:.1%}", *(f"{promised[key]:.1%}" if key in promised else "-" for key in ("coverage", "error"))
+    return f"{accuracy:.1%}", *(
+        "-" if promised.get(key) is None else f"{promised[key]:.1%}" for key in ("coverage", "error")
+    )
 
 
 if __name__ == "__main__":
