@@ -1,6 +1,7 @@
 """Ensembles over one frozen trunk: trained on the same features, exported with one trunk."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,7 @@ def done(call: Call, *arguments: object) -> None:
     assert said.code == 0, said.err
 
 
-@pytest.mark.parametrize("inference", [Inference.DETERMINISTIC, Inference.MC])
+@pytest.mark.parametrize("inference", list(Inference))
 def test_the_file_runs_what_the_members_share_once(
     inference: Inference, tiny: Backbone, tmp_path: Path, call: Call, rng: np.random.Generator
 ) -> None:
@@ -73,6 +74,10 @@ def test_the_file_runs_what_the_members_share_once(
     together = whole.logits(pixels, samples)
     np.testing.assert_allclose(together[::2], single.logits(pixels, samples), atol=2e-5)
     assert not np.allclose(together[::2], together[1::2], atol=1e-2)
+    assert whole.predict(pixels, samples).novelty is not None
+    said = call("compare", file, one, "--data", "digits", "--json")
+    assert said.code == 0, said.err
+    assert [one["name"] for one in json.loads(said.out)["files"]] == ["two.onnx", "one.onnx"]
 
 
 def trunk_macs(folder: Path, seam: str = SEAM) -> int:
