@@ -74,7 +74,7 @@ def test_the_file_runs_what_the_members_share_once(
     together = whole.logits(pixels, samples)
     np.testing.assert_allclose(together[::2], single.logits(pixels, samples), atol=2e-5)
     assert not np.allclose(together[::2], together[1::2], atol=1e-2)
-    assert whole.predict(pixels, samples).novelty is not None
+    assert whole.predict(pixels).novelty is not None
     said = call("compare", file, one, "--data", "digits", "--json")
     assert said.code == 0, said.err
     assert [one["name"] for one in json.loads(said.out)["files"]] == ["two.onnx", "one.onnx"]
