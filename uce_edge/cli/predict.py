@@ -118,7 +118,7 @@ def predict(
         Path | None,
         typer.Option(
             help="For DICOM files: write the answer as a structured report of the same study to this .dcm file, or for "
-            "several images to this folder, which also gets the heatmaps.",
+            "several images to this folder. A heatmap goes beside it.",
             rich_help_panel=_PICTURES,
         ),
     ] = None,

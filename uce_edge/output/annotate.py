@@ -29,14 +29,13 @@ _REASONS = {
     Reason.BOTH: " as out of distribution and uncertain",
 }
 _EDGE = 6
-# File systems allow names of 255 bytes; the longest ending is -heatmap.dcm.
-_LONGEST_STEM = 243
+_LONGEST_NAME = 255  # bytes that file systems allow
 
 
 class CopyNames:
     """Unique names for annotated copies, without a suffix."""
 
-    def __init__(self, reserved: set[str], *, endless: bool = False) -> None:
+    def __init__(self, reserved: set[str], *, endless: bool = False, ending: str = ".png") -> None:
         """Reserve names.
 
         Args:
@@ -44,17 +43,19 @@ class CopyNames:
             endless: Whether a watched folder gives images without end. Names are then not stored: a copy's name
                 includes the suffix of its image, and a new version of an image replaces its copy. If False, a repeated
                 name gets a number.
+            ending: The longest that is added to a name.
         """
         self._taken, self._endless = set(reserved), endless
+        self._longest = _LONGEST_NAME - len(ending)
 
     def of(self, path: str) -> str:
         """The name of the copy of an image."""
         image = Path("stdin" if path == STDIN else path)
         stem = image.name if self._endless and image.suffix.lower() != ".png" else image.stem
-        name, count = _shortened(stem), 1
+        name, count = _shortened(stem, self._longest), 1
         while name in self._taken:
             count += 1
-            name = _shortened(stem, f"-{count}")
+            name = _shortened(stem, self._longest, f"-{count}")
         if not self._endless:
             self._taken.add(name)
         return name
@@ -72,13 +73,13 @@ def save_annotated(answer: Answer, folder: Path, names: CopyNames) -> None:
         annotated(answer, 320, maps=True).save(path)
 
 
-def _shortened(stem: str, number: str = "") -> str:
+def _shortened(stem: str, longest: int, number: str = "") -> str:
     """Shorten a name for any file system; a hash keeps it unique."""
-    if len(os.fsencode(stem + number)) <= _LONGEST_STEM:
+    if len(os.fsencode(stem + number)) <= longest:
         return stem + number
     content = os.fsencode(stem)
     ending = f"-{hashlib.sha256(content).hexdigest()[:8]}{number}"
-    return content[: _LONGEST_STEM - len(ending)].decode("utf-8", "ignore") + ending
+    return content[: longest - len(ending)].decode("utf-8", "ignore") + ending
 
 
 def annotated(answer: Answer, size: int, *, maps: bool = False) -> Image.Image:

@@ -39,13 +39,13 @@ class AnswerFiles:
             alarm: Called with the message of a drift alarm.
         """
         self._destinations, self._alarm = destinations, alarm
-        self._model, self._reports = model, 0
+        self._model, self._reports, self._heatmaps = model, 0, 0
         if destinations.dicom_sr is not None and not destinations.dicom_sr.suffix:
             writable_folder(destinations.dicom_sr, "--dicom-sr")
         if destinations.dicom_sr is not None:
             from uce_edge.output.annotate import CopyNames
 
-            self._report_names = CopyNames(set(), endless=endless)
+            self._report_names = CopyNames(set(), endless=endless, ending="-heatmap.dcm")
         if destinations.save is not None:
             from uce_edge.output.annotate import CopyNames
 
@@ -82,8 +82,8 @@ class AnswerFiles:
             from uce_edge.output import dicom_report
 
             model, place = Path(self._model.path), self._destinations.dicom_sr
-            dicom_report.write(answer, place, model, self._model.sha256, self._report_names)
-            self._reports += 1
+            files = dicom_report.write(answer, place, model, self._model.sha256, self._report_names)
+            self._reports, self._heatmaps = self._reports + 1, self._heatmaps + len(files) - 1
         if self._audit is not None:
             self._audit.add(answer)
         if self._monitor is not None and self._monitor.add(answer):
@@ -99,7 +99,9 @@ class AnswerFiles:
             lines.append(f"Wrote {self._saved} annotated {'image' if self._saved == 1 else 'images'} to {places.save}")
         if places.dicom_sr is not None:
             noun = "structured report" if self._reports == 1 else "structured reports"
-            lines.append(f"Wrote {self._reports} {noun} to {places.dicom_sr}")
+            maps = "heatmap" if self._heatmaps == 1 else "heatmaps"
+            beside = f", and {self._heatmaps} {maps} beside" if self._heatmaps else ""
+            lines.append(f"Wrote {self._reports} {noun} to {places.dicom_sr}{beside}")
         if self._monitor is not None:
             report = self._monitor.monitor.report()
             lines += [report.sentence, report.estimated]

@@ -51,7 +51,10 @@ class Destinations:
 
             dicom_report.check_place(self.dicom_sr, len(images), endless=watched is not None)
         files = [Path(path) for path in images if path != STDIN] + (list_images(watched) if watched else [])
-        for option, path in self._given().items():
+        beside = []
+        if self.dicom_sr is not None and self.dicom_sr.suffix:
+            beside = [("dicom_sr", dicom_report.heatmap_beside(self.dicom_sr))]
+        for option, path in [*self._given().items(), *beside]:
             if same_place(path, model):
                 raise self._conflict(option, "another file than the model, which would be overwritten")
             if same_place(path, model.with_suffix(".json")):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uce_edge._util.atomic_files import replacing
+from uce_edge.images.medical import part_of
 
 if TYPE_CHECKING:
     from uce_edge.runtime.answers import Answer
@@ -29,6 +30,14 @@ def write(answer: "Answer", image: Any, out: Path, maker: str) -> None:
     """
     with replacing(out, "--dicom-sr") as temporary:
         build(answer, image, maker).save_as(temporary, enforce_file_format=True)
+
+
+def frame_of(answer: "Answer", image: Any) -> int | None:
+    """The frame that an answer is about, from 1; None for an image of one frame."""
+    if int(image.get("NumberOfFrames") or 1) == 1:
+        return None
+    named = None if answer.part is None else part_of(f"file#{answer.part}").frame
+    return named or 1
 
 
 def build(answer: "Answer", image: Any, maker: str) -> Any:
@@ -64,7 +73,8 @@ def build(answer: "Answer", image: Any, maker: str) -> Any:
             delattr(capture, name)
     source = Dataset()
     source.ReferencedSOPClassUID, source.ReferencedSOPInstanceUID = image.SOPClassUID, image.SOPInstanceUID
-    if answer.part is not None:
-        source.ReferencedFrameNumber = answer.part
+    frame = frame_of(answer, image)
+    if frame is not None:
+        source.ReferencedFrameNumber = frame
     capture.SourceImageSequence = [source]
     return capture

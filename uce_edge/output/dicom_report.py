@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from uce_edge import __version__
 from uce_edge._util.atomic_files import replacing
 from uce_edge._util.printable import shown
+from uce_edge.calibration.label_sets import in_words
 from uce_edge.errors import ImageError, MissingPartError, UsageError, expected
-from uce_edge.images.medical import Kind, part_of, sniff
+from uce_edge.images.medical import Kind, sniff
 from uce_edge.output import dicom_heatmap
 from uce_edge.output.annotate import CopyNames
 
@@ -25,6 +26,7 @@ _MAKER = "uce-edge"
 _SERIES = 9_000  # of reports, far from those of a modality
 _PATIENT = ("PatientID", "PatientName", "PatientBirthDate", "PatientSex", "StudyInstanceUID", "SeriesInstanceUID",
             "SOPInstanceUID", "SOPClassUID")  # fmt: skip
+_UNICODE = "ISO_IR 192"
 _MAY_BE_EMPTY = ("AccessionNumber", "StudyID", "StudyDate", "StudyTime", "ReferringPhysicianName")
 _MEASURED = {
     "confidence": "Probability of the label",
@@ -55,18 +57,23 @@ def check_place(place: Path, images: int, *, endless: bool = False) -> None:
         raise UsageError(expected("`dicom_sr`", rule, place, "Use: --dicom-sr report.dcm"), "dicom-sr.name")
 
 
-def write(answer: "Answer", place: Path, model: Path, sha256: str, names: CopyNames) -> Path:
-    """Write the report of one answer.
+def heatmap_beside(place: Path) -> Path:
+    """The secondary capture of a report in one file: out-heatmap.dcm beside out.dcm."""
+    return place.with_name(f"{place.stem}-heatmap{place.suffix}")
+
+
+def write(answer: "Answer", place: Path, model: Path, sha256: str, names: CopyNames) -> list[Path]:
+    """Write the report of one answer, and its heatmap if there is one.
 
     Args:
         answer: Of a DICOM file, with its bytes.
-        place: The file, or the folder for NAME-sr.dcm and, where there is a heatmap, NAME-heatmap.dcm.
+        place: The file of the report, or the folder for NAME-sr.dcm. The heatmap goes to NAME-heatmap.dcm beside it.
         model: The model file.
         sha256: Its digest.
         names: The names of the folder.
 
     Returns:
-        The file of the report.
+        The files.
 
     Raises:
         ImageError: The image is no DICOM file, or lacks what a report must state.
@@ -77,9 +84,11 @@ def write(answer: "Answer", place: Path, model: Path, sha256: str, names: CopyNa
     report = build(answer, image, model.name, sha256)
     with replacing(out, "--dicom-sr") as temporary:
         report.save_as(temporary, enforce_file_format=True)
-    if not single and answer.prediction is not None and answer.prediction.heatmap is not None:
-        dicom_heatmap.write(answer, image, place / f"{name}-heatmap.dcm", _MAKER)
-    return out
+    if answer.prediction is None or answer.prediction.heatmap is None:
+        return [out]
+    heatmap = heatmap_beside(place) if single else place / f"{name}-heatmap.dcm"
+    dicom_heatmap.write(answer, image, heatmap, _MAKER)
+    return [out, heatmap]
 
 
 def _named(answer: "Answer") -> str:
@@ -115,10 +124,10 @@ def build(answer: "Answer", image: Any, model: str, sha256: str) -> Any:
     unit = codes.UCUM.NoUnits
 
     def concept(code: str, meaning: str) -> Any:
-        return CodedConcept(code[:16], SCHEME, shown(meaning)[:64])
+        return CodedConcept(code[:16], SCHEME, _line(meaning))
 
     algorithm = AlgorithmIdentification(
-        name=shown(model)[:64],
+        name=_line(model),
         version=sha256[:16],
         parameters=[f"sha256={sha256}", f"seed={prediction.seed}", f"passes={prediction.passes}",
                     f"uce-edge={__version__}"],
@@ -129,6 +138,10 @@ def build(answer: "Answer", image: Any, model: str, sha256: str) -> Any:
         for name, value in values.items()
         if value is not None
     ]
+    labels = None if prediction.label_set is None else list(enumerate(prediction.label_set))
+    members = [concept(f"S{number}", label) for number, label in labels or ()]
+    if labels == []:  # unlike a file without sets, which has no such entry
+        members = [concept("EMPTY", in_words(()))]
     decided = "not decided" if prediction.decision is None else f"{prediction.decision}: {prediction.why}"
     evaluations = [
         QualitativeEvaluation(
@@ -138,18 +151,16 @@ def build(answer: "Answer", image: Any, model: str, sha256: str) -> Any:
             concept("DECISION", "Decision of the reject rule"),
             concept("NONE" if prediction.decision is None else str(prediction.decision).upper(), decided),
         ),
-        *(
-            QualitativeEvaluation(concept("SET", "Label of the prediction set"), concept(f"S{number}", label))
-            for number, label in enumerate(getattr(prediction, "label_set", None) or ())
-        ),
+        *(QualitativeEvaluation(concept("SET", "Label of the prediction set"), member) for member in members),
     ]
-    frame = None if answer.part is None else part_of(f"file#{answer.part}").frame
+    frame = dicom_heatmap.frame_of(answer, image)
+    _declare_characters(image, [model, prediction.label, decided, *(prediction.label_set or ())])
     content = MeasurementReport(
         observation_context=ObservationContext(
             observer_device_context=ObserverContext(
                 observer_type=codes.DCM.Device,
                 observer_identifying_attributes=DeviceObserverIdentifyingAttributes(
-                    uid=UID(), name=_MAKER, manufacturer_name=_MAKER, model_name=shown(model)[:64]
+                    uid=UID(), name=_MAKER, manufacturer_name=_MAKER, model_name=_line(model)
                 ),
             )
         ),
@@ -185,6 +196,27 @@ def build(answer: "Answer", image: Any, model: str, sha256: str) -> Any:
     scheme.CodingSchemeResponsibleOrganization = _MAKER
     report.CodingSchemeIdentificationSequence = [scheme]
     return report
+
+
+def _line(text: str) -> str:
+    """A value of the type LO: a line of 64 characters, without the backslash that separates values."""
+    return shown(text).replace("\\", "/")[:64]
+
+
+def _declare_characters(image: Any, texts: list[str]) -> None:
+    """Decode a header where its character set cannot hold these texts, so that its copies are written in UTF-8.
+
+    Otherwise its bytes are copied as they are, whatever they mean.
+    """
+    from highdicom.enum import SpecificCharacterSetValues
+
+    declared = image.get("SpecificCharacterSet")
+    if not declared and "SpecificCharacterSet" in image:
+        del image.SpecificCharacterSet  # empty, as if it were not there
+    simple = ["", *(known.value for known in SpecificCharacterSetValues)]  # several switch within a text
+    if (declared or "") not in simple or not all(text.isascii() for text in texts):
+        image.decode()
+        image.SpecificCharacterSet = _UNICODE
 
 
 def _header(answer: "Answer") -> Any:

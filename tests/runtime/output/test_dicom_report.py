@@ -2,14 +2,19 @@
 
 import shutil
 import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from conftest import GOLDEN, Call
 
 from tests.helpers.medical_files import dataset, written
+from uce_edge.output import dicom_heatmap, dicom_report
 from uce_edge.runtime.model import Model
+from uce_edge_export.publish.draft import graph_of, publish
 
 highdicom = pytest.importorskip("highdicom", reason="highdicom is not installed: pip install uce-edge[medical]")
 MODEL = GOLDEN / "digits-rule-all.onnx"
@@ -57,6 +62,88 @@ def test_a_report_has_the_answer_and_the_patient_of_the_image(study: Path, call:
     assert evidence.StudyInstanceUID == "1.2.3"
 
 
+def relabelled(source: str, classes: Sequence[str], out: Path) -> Path:
+    """A golden file with other names of its classes."""
+    model = Model(GOLDEN / source, "cpu")
+    with publish(graph_of(model), replace(model.metadata, classes=tuple(classes)), out):
+        pass
+    return out
+
+
+def evaluations(report: Any) -> list[tuple[str, str, str]]:
+    (group,) = report.content.get_image_measurement_groups()
+    return [(one.name.value, one.value.value, one.value.meaning) for one in group.get_qualitative_evaluations()]
+
+
+@pytest.mark.parametrize(
+    ("declared", "name"),
+    [(None, "Invented^Patient"), ("ISO_IR 100", "M\u00fcller^J\u00f6rg"), ("ISO_IR 192", "\u732b^\u5c71"),
+     (["", "ISO 2022 IR 87"], "Yamada^Tarou=\u5c71\u7530^\u592a\u90ce")],
+)  # fmt: skip
+@pytest.mark.parametrize("label", ["cat", "Katze \u00fc \u732b"])
+def test_labels_and_names_of_patients_survive(study: Path, call: Call, declared: Any, name: str, label: str) -> None:
+    import pydicom
+
+    study.write_bytes(digit(SpecificCharacterSet=declared, PatientName=name))
+    classes = [f"{label} {number}" for number in range(10)]
+    model, out = relabelled("digits-heatmap.onnx", classes, study.parent / "m.onnx"), study.parent / "out.dcm"
+    made = call("predict", study, "--model", model, "--dicom-sr", out)
+    assert made.code == 0, made.err
+    report, capture = highdicom.sr.srread(out), pydicom.dcmread(study.parent / "out-heatmap.dcm")
+    assert report.PatientName == capture.PatientName == name
+    if not label.isascii():
+        assert report.SpecificCharacterSet == "ISO_IR 192"
+    ((_, _, found),) = [one for one in evaluations(report) if one[0] == "LABEL"]
+    assert found == Model(model, "cpu").predict([study])[0].label
+    assert found.startswith(label)
+
+
+def test_bytes_of_an_undeclared_name_are_kept(study: Path, call: Call) -> None:
+    """Which letters they are is not known."""
+    raw = digit(PatientName="M_ller^J_rg").replace(b"M_ller^J_rg", b"M\xfcller^J\xf6rg")
+    study.write_bytes(raw)
+    made = call("predict", study, "--model", MODEL, "--dicom-sr", study.parent / "out.dcm")
+    assert made.code == 0, made.err
+    assert b"M\xfcller^J\xf6rg" in (study.parent / "out.dcm").read_bytes()
+
+
+def test_a_label_is_one_value(study: Path, call: Call) -> None:
+    """A backslash separates values in DICOM."""
+    model = relabelled("digits-mc.onnx", [f"a\\b\n{number}" for number in range(10)], study.parent / "m.onnx")
+    assert call("predict", study, "--model", model, "--dicom-sr", study.parent / "out.dcm").code == 0
+    assert evaluations(highdicom.sr.srread(study.parent / "out.dcm"))[0][2].startswith("a/b/n")
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("3", "8"), [("SET", "S0", "3"), ("SET", "S1", "8")]),
+        ((), [("SET", "EMPTY", "none of the labels")]),
+        (None, []),
+    ],
+)
+def test_a_report_has_the_set_an_empty_one_or_none(
+    study: Path, names: tuple[str, ...] | None, expected: list[tuple[str, str, str]]
+) -> None:
+    import pydicom
+
+    (answer,) = Model(MODEL, "cpu").answers([study], keep=True)
+    assert answer.prediction is not None
+    answer = replace(answer, prediction=replace(answer.prediction, label_set=names))
+    report = dicom_report.build(answer, pydicom.dcmread(study), "m.onnx", "ab" * 32)
+    report = highdicom.sr.ComprehensiveSR.from_dataset(report)
+    assert [one for one in evaluations(report) if one[0] == "SET"] == expected
+
+
+def test_the_set_of_a_file_is_in_its_report(study: Path, call: Call) -> None:
+    model = GOLDEN / "digits-sets-lac.onnx"
+    assert call("predict", study, "--model", model, "--dicom-sr", study.parent / "out.dcm").code == 0
+    report = highdicom.sr.srread(study.parent / "out.dcm")
+    (prediction,) = Model(model, "cpu").predict([study])
+    names = prediction.label_set or ("none of the labels",)
+    assert tuple(meaning for name, _, meaning in evaluations(report) if name == "SET") == names
+
+
 def test_several_images_go_to_a_folder(study: Path, call: Call) -> None:
     (study.parent / "other.dcm").write_bytes(digit(SOPInstanceUID="1.2.3.9"))
     folder = study.parent / "reports"
@@ -96,6 +183,18 @@ def test_a_sign_in_the_path_is_no_frame(study: Path, call: Call) -> None:
     assert sorted(path.name for path in (study.parent / "reports").iterdir()) == ["a-sr.dcm", "b-sr.dcm"]
 
 
+def test_a_long_name_is_shortened_for_the_longest_ending(study: Path, call: Call) -> None:
+    stem = "e" * 250
+    study.rename(study.parent / f"{stem}.dcm")
+    folder = study.parent / "reports"
+    model = GOLDEN / "digits-heatmap.onnx"
+    made = call("predict", study.parent / f"{stem}.dcm", "--model", model, "--dicom-sr", folder)
+    assert made.code == 0, made.err
+    heatmap, report = sorted(path.name for path in folder.iterdir())
+    assert len(heatmap) == 255
+    assert heatmap.removesuffix("-heatmap.dcm") == report.removesuffix("-sr.dcm")
+
+
 def test_a_de_identified_image_is_reported(study: Path, call: Call) -> None:
     kept = {name: value for name, value in HEADER.items() if name not in ("StudyID", "StudyTime", "AccessionNumber")}
     pixels = np.frombuffer((GOLDEN / "digit-0.raw").read_bytes(), np.uint8).reshape(8, 8)
@@ -127,15 +226,60 @@ def test_a_folder_also_gets_the_heatmap_as_a_capture_of_the_study(study: Path, c
     assert study.read_bytes() == before
 
 
-def test_a_validator_finds_no_error(study: Path, call: Call) -> None:
+def test_a_report_in_one_file_has_its_heatmap_beside_it(study: Path, call: Call) -> None:
+    out, beside = study.parent / "out.dcm", study.parent / "out-heatmap.dcm"
+    made = call("predict", study, "--model", GOLDEN / "digits-heatmap.onnx", "--dicom-sr", out)
+    assert made.code == 0, made.err
+    assert "1 structured report" in made.err
+    assert "and 1 heatmap beside" in made.err
+    assert highdicom.imread(beside).PatientID == "P-17"
+    assert "heatmap" not in call("predict", study, "--model", MODEL, "--dicom-sr", study.parent / "b.dcm").err
+    assert not (study.parent / "b-heatmap.dcm").exists()
+    before = study.rename(beside).read_bytes()
+    refused = call("predict", beside, "--model", GOLDEN / "digits-heatmap.onnx", "--dicom-sr", out)
+    assert (refused.error, beside.read_bytes()) == ("argument.dicom_sr", before)
+
+
+@pytest.mark.filterwarnings("ignore:.*the first is used:uce_edge.images.gray_survey.RangeWarning")
+@pytest.mark.parametrize(("named", "frame"), [("", 1), ("#2", 2)])
+def test_report_and_capture_name_the_frame(study: Path, call: Call, named: str, frame: int) -> None:
+    from pydicom.uid import MultiFrameGrayscaleByteSecondaryCaptureImageStorage as Frames
+
+    pixels = np.frombuffer((GOLDEN / "digit-0.raw").read_bytes(), np.uint8).reshape(8, 8)
+    study.write_bytes(written(dataset(np.stack([pixels, pixels.T]), bits=8, **HEADER | {"SOPClassUID": Frames})))
+    out = study.parent / "out.dcm"
+    made = call("predict", f"{study}{named}", "--model", GOLDEN / "digits-heatmap.onnx", "--dicom-sr", out)
+    assert made.code == 0, made.err
+    (group,) = highdicom.sr.srread(out).content.get_image_measurement_groups()
+    (source,) = group.source_images
+    assert source.referenced_frame_numbers == [frame]
+    capture = highdicom.imread(study.parent / "out-heatmap.dcm")
+    assert capture.SourceImageSequence[0].ReferencedFrameNumber == frame
+
+
+def test_an_image_of_one_frame_has_no_frame_number(study: Path) -> None:
+    import pydicom
+
+    (answer,) = Model(MODEL, "cpu").answers([f"{study}#1"])
+    assert dicom_heatmap.frame_of(answer, pydicom.dcmread(study)) is None
+
+
+@pytest.mark.parametrize("label", ["cat", "Katze ü 猫"])
+def test_a_validator_finds_no_error(study: Path, call: Call, label: str) -> None:
     validator = shutil.which("dciodvfy")
     if validator is None:
         pytest.skip("dciodvfy is not installed: apt-get install dicom3tools")
+    study.write_bytes(digit(SpecificCharacterSet="ISO_IR 100", PatientName="Müller^Jörg"))
+    classes = [f"{label} {number}" for number in range(10)]
     folder = study.parent / "reports"
-    made = call("predict", study, "--model", GOLDEN / "digits-heatmap.onnx", "--dicom-sr", folder)
-    assert made.code == 0, made.err
-    for name in ("study-heatmap.dcm", "study-sr.dcm"):
-        lines = subprocess.run([validator, folder / name], capture_output=True, text=True, check=False).stderr
+    for source in ("digits-heatmap.onnx", "digits-sets-lac.onnx"):
+        model = relabelled(source, classes, study.parent / source)
+        made = call("predict", study, "--model", model, "--dicom-sr", folder / source / "out.dcm")
+        assert made.code == 0, made.err
+    files = sorted(folder.glob("*/*.dcm"))
+    assert len(files) == 3
+    for file in files:
+        lines = subprocess.run([validator, file], capture_output=True, text=True, check=False).stderr
         assert "Error" not in lines, lines
 
 
