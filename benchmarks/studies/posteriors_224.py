@@ -139,9 +139,10 @@ class Study:
     def jobs(self) -> list[tuple[str, int]]:
         """What is missing, one seed of all posteriors of a round after the other."""
         rounds = {arm.name: arm.later for arm in ARMS} | dict.fromkeys(AFTERWARDS, 0)
-        every = sorted(((name, seed) for seed in range(SEEDS) for name in rounds), key=lambda job: rounds[job[0]])
         more = [(PLAIN.name, seed) for seed in range(SEEDS, POOL)]
-        return [(name, seed) for name, seed in [*every, *more] if not self.done(name, seed).exists()]
+        every = [*more, *((name, seed) for seed in range(SEEDS) for name in rounds)]
+        every.sort(key=lambda job: rounds[job[0]] if job[1] < SEEDS else 1)
+        return [(name, seed) for name, seed in every if not self.done(name, seed).exists()]
 
     def make(self, name: str, seed: int) -> None:
         """Do one job."""
