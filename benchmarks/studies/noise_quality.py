@@ -45,9 +45,10 @@ levels is equally frequent. So two values of a block are not only uncorrelated b
 level. By construction, the columns have mean 0, variance 1 and no correlation.
 
 **The hash.** It is a Feistel network of {rounds} rounds on the two 12-bit halves of the seed. A round adds a key and
-the middle bits of a square, in float32. Every hash has its own keys. All intermediate numbers are exact fractions with
-a denominator of 2^12 or 2^24, so a runtime with fused multiply-add computes the same rows. How white the noise is
-between hashes, layers and passes depends on the quality of the hash, which is measured below.
+the middle bits of a square, in int32. Every hash has its own keys. All numbers are below 2^24 and not negative, so a
+runtime that divides integers as float32 computes the same rows, and an engine that lowers float32 to half precision
+leaves them alone. How white the noise is between hashes, layers and passes depends on the quality of the hash, which
+is measured below.
 
 **One noise for all images.** All images of a pass share its noise, so an answer does not depend on its batch.
 
