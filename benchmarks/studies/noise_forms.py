@@ -1,20 +1,23 @@
 """Which layers need noise, and of which form? Writes its parts of docs/inference.md.
 
     uce-edge train --data trashnet/ --backbone efficientnet-lite0 --size 160x160 --dropout none --flip --out RUN
-    python benchmarks/studies/noise_forms.py RUN [--seconds 500]
+    python benchmarks/studies/noise_forms.py RUN [--seconds 500] [--forms 'all layers, *']
 
 One network that was trained without noise serves all forms. Each gets the largest rate whose NLL on the calibration
 images is at most 0.005 above the lowest, as `train --rates fitted` does. A temperature is fitted on the same images;
 images that nothing has seen give the numbers. Logits are stored in build/noise-forms: `--seconds` ends a run in time,
-and the next one goes on.
+and the next one goes on. `--forms` measures some forms and writes nothing else, so that several processes share the
+forms.
 """
 
 import argparse
+import fnmatch
+import os
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -207,6 +210,7 @@ class Study:
     def _passes(self, form: Form, p: float, split: str, count: int) -> Logits:
         """Logits [count, images, classes]; more passes are added to those that are stored."""
 
+        @cache
         def opened() -> Model:
             return self._model(Inference.MC, self._sites(form, p))
 
@@ -261,7 +265,7 @@ class Study:
         """A file without a calibration map."""
         calibration = Calibration(parameters={"variance_scale": [scale]} if inference is Inference.MOMENTS else {})
         metadata = Metadata(self._run.class_names, self._run.image, inference=inference, calibration=calibration)
-        path = BUILD / "file.onnx"
+        path = BUILD / f"file-{os.getpid()}.onnx"
         ir.save(assembly.contract_model(self._classifier, sites, metadata)[0], path)
         return Model(path, "cpu", threads=1)
 
@@ -352,6 +356,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("run", type=Path)
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--forms")
     given = parser.parse_args()
     study = Study(given.run, given.seconds)
     known: dict[str, Measured] = {}
@@ -359,13 +364,17 @@ def main() -> None:
     scales: list[str] = []
     try:
         for form in FORMS:
-            known[form.name] = found = study.noisy(form)
-            if form.sigma is not Sigma.CHANNEL and form.layers in (HEAD, ALL):
-                assert found.p is not None
-                moments += rows_of_moments(study, form, found)
-                scales += rows_of_scales(study, form, found.p)
+            if fnmatch.fnmatchcase(form.name, given.forms or "*"):
+                known[form.name] = study.noisy(form)
+        for form in () if given.forms else FORMS:
+            p = known[form.name].p
+            if form.sigma is not Sigma.CHANNEL and form.layers in (HEAD, ALL) and p is not None:
+                moments += rows_of_moments(study, form, known[form.name])
+                scales += rows_of_scales(study, form, p)
     except OutOfTimeError:
         print("Out of time: run it again to go on.")
+    if given.forms:
+        return
     missing = [form.name for form in FORMS if form.name not in known]
     text = TEXT.format(images=len(study.truth), calibration=study.calibration_images)
     rest = ["", f"Not measured yet: {'; '.join(missing)}."] if missing else []
