@@ -62,6 +62,22 @@ def test_a_kept_trunk_gives_the_same_answers_to_the_bit(
         assert np.array_equal(getattr(before, name), getattr(after, name)), name
 
 
+@pytest.mark.parametrize("most", [1, 3])
+def test_calls_sized_for_the_caches_give_the_same_answers_to_the_bit(
+    tail: Path, images: np.ndarray, most: int, monkeypatch: pytest.MonkeyPatch, ran: list[Runner]
+) -> None:
+    monkeypatch.setattr(scheduler, "_REPEATS", 1000)
+    before = Model(tail, "cpu").predict(images[:2], samples=40)
+    assert len(ran) == 2 * 2  # of at most 32 passes
+    each = Model(tail, "cpu").metadata.costs.bytes_per_draw
+    monkeypatch.setattr(scheduler, "_CACHED", most * each)
+    ran.clear()
+    after = Model(tail, "cpu").predict(images[:2], samples=40)
+    assert len(ran) == 2 * -(-40 // most)
+    for name in ("probabilities", "uncertainty", "model_uncertainty", "standard_error", "novelty"):
+        assert np.array_equal(getattr(before, name), getattr(after, name)), name
+
+
 def test_it_is_opened_after_some_repetitions_only(tail: Path, images: np.ndarray, ran: list[Runner]) -> None:
     model = Model(tail, "cpu")
     model.predict(images[:1], samples=100)
