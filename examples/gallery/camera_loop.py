@@ -75,7 +75,7 @@ def synthetic(every: int, dirty_from: float = math.inf, seed: int = 0) -> Genera
         for step in range(every):
             y, x = abs((top + step) % 16 - 8), abs((left + step) % 16 - 8)  # there and back again
             frame, number = wide[y : y + height, x : x + width], number + 1
-            yield corrupt(frame[None], "contrast", 5, seed=number)[0] if number >= dirty_from else frame
+            yield corrupt(frame[None], "blur", 5, seed=number)[0] if number >= dirty_from else frame
 
 
 def small(path: str) -> Pixels:

@@ -1,6 +1,6 @@
 """Triage of a folder of X-rays: rejected images go to a radiologist.
 
-python examples/gallery/xray_triage.py incoming/ --out triage/                      # the bundled model `pneumonia`
+python examples/gallery/xray_triage.py incoming/ --out triage/                      # the model `xray` of this checkout
 python examples/gallery/xray_triage.py incoming/ --out triage/ --model xray.onnx    # one of your own
 
 It writes worklist.csv (what a radiologist must read comes first, the most uncertain on top), sheet.png (all images,
@@ -29,7 +29,9 @@ from uce_edge.images.loader import collect
 from uce_edge.output.contact_sheet import save_sheet
 from uce_edge.runtime.answers import Request
 
-MODEL = "pneumonia"
+XRAY, SMALL = Path(__file__).resolve().parents[2] / "uce_edge" / "models" / "xray-mc.onnx", "pneumonia"
+MODEL = str(XRAY) if XRAY.is_file() else SMALL
+"""`xray` lies in the repository and not in the package; `pneumonia` sees X-rays at 28x28 pixels."""
 ASKED = Request(reject="auto")
 """The stored rule: it keeps the promised error, and rejects out-of-distribution images."""
 
@@ -112,10 +114,10 @@ def load(name: str) -> uce_edge.Model:
     try:
         return uce_edge.load(name)
     except uce_edge.ModelFileError:
-        if name != MODEL or name in models.names():
+        if name != SMALL or name in models.names():
             raise
         raise uce_edge.ModelFileError(
-            f"This version has no bundled model `{MODEL}`. It has: {', '.join(models.names())} (uce-edge models). "
+            f"This version has no bundled model `{SMALL}`. It has: {', '.join(models.names())} (uce-edge models). "
             "Name a file of your own with --model xray.onnx; docs/tutorial-pneumonia.md makes one."
         ) from None
 
@@ -156,7 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="PNG, JPEG and others; DICOM and NIfTI with uce-edge[medical]")
     parser.add_argument("--out", type=Path, default=Path("triage"), help="one for each folder; default: triage")
-    parser.add_argument("--model", default=MODEL, help=f"a file, or the name of a bundled model; default: {MODEL}")
+    parser.add_argument(
+        "--model", default=MODEL, help="a file, or the name of a bundled model; default: xray, or pneumonia"
+    )
     words = parser.parse_args(arguments)
     try:
         return run(words.folder, words.out, words.model)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from uce_edge.datasets import splits
 from uce_edge.errors import ModelFileError
 from uce_edge.integrity.verification import check_description
 from uce_edge.models import bundled, files, find, kinds
+from uce_edge.output.wording import percent
 from uce_edge.rejection.rule import Reason
 
 IMAGES = ROOT / "tests" / "cifar"
@@ -158,7 +160,61 @@ def test_the_card_tells_the_truth(call: Call) -> None:
         assert found[name]["value"] == pytest.approx(score.value, abs=1e-4)
 
 
-XRAYS = sorted((ROOT / "examples" / "xrays").glob("*.png"))
+def _card(name: str) -> str:
+    return (ROOT / "docs" / f"model-card-{name}.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["imagenet", "waste", "xray"])
+def test_the_card_has_the_scores_and_the_promise_of_the_file(name: str) -> None:
+    metadata = Model(bundled(name=name), "cpu").metadata
+    page = _card(name)
+    rows = {
+        "accuracy": "accuracy",
+        "ece": "ECE",
+        "tuce": "T-UCE",
+        "uce": "UCE",
+        "aurc": "AURC",
+        "auroc": "AUROC of errors",
+    }
+    for key, title in rows.items():
+        score = metadata.metrics[key]
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| {title} | "))
+        shown = [float(number) for number in re.findall(r"\d+\.\d+", row)]
+        stored = [100 * value for value in (score.value, score.low, score.high, score.twin)]
+        assert shown == pytest.approx(stored, abs=0.0056 if key == "aurc" else 0.051)
+    (promised,) = (line for line in page.splitlines() if line.startswith(f"| {metadata.inference} | 3.0 % |"))
+    assert metadata.rule is not None
+    assert metadata.rule.gate is not None
+    assert metadata.rule.gate.level == 0.03
+    assert metadata.promise is not None
+    assert f"| {percent(metadata.promise.target_error)} |" in promised
+    (limit,) = metadata.rule.limits or ()
+    accepts = f"uncertainty at most {limit:.4f}" if metadata.rule.score == "uncertainty" else percent(1 - limit, 2)
+    assert accepts in promised
+    for line in metadata.card["limits"]:
+        assert f"- {line}" in page
+
+
+def test_the_limits_of_waste_name_the_share_of_other_photos_that_it_accepts() -> None:
+    page = _card("waste")
+    (row,) = (line for line in page.splitlines() if line.startswith("| mc, 1,000 of test |"))
+    assert f"- Other things are often accepted: {row.split('|')[-2].strip()} of ImageNet's photos." in page
+
+
+def test_the_cards_of_built_models_point_to_the_comparison_of_posteriors() -> None:
+    for name in ("waste", "xray"):
+        assert "are the defaults of `uce-edge build`" in _card(name)
+        assert "(posteriors.md)" in _card(name)
+
+
+@pytest.mark.parametrize(("name", "channels"), [("imagenet", 3), ("waste", 3), ("xray", 1)])
+def test_noise_is_out_of_distribution(name: str, channels: int) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (1, 224, 224, channels), np.uint8)
+    (image,) = Model(bundled(name=name), "cpu").predict(noise, reject="auto")
+    assert image.reason in (Reason.OUT_OF_DISTRIBUTION, Reason.BOTH)
+
+
+XRAYS = sorted((ROOT / "tests" / "xrays").glob("*.png"))
 
 
 def test_the_xray_model_reads_xrays_and_no_photos(call: Call) -> None:
@@ -171,7 +227,7 @@ def test_the_xray_model_reads_xrays_and_no_photos(call: Call) -> None:
 
 
 def test_an_ood_image_has_no_odds_and_a_file_without_noise_no_spread(call: Call) -> None:
-    photo, xray = ROOT / "tests" / "cifar" / "cat.png", ROOT / "examples" / "xrays" / "pneumonia-1.png"
+    photo, xray = ROOT / "tests" / "cifar" / "cat.png", ROOT / "tests" / "xrays" / "pneumonia-1.png"
     asked = ("predict", "--model", "pneumonia", "--reject", "auto")
     of_photo, of_xray = (call(*asked, path).out for path in (photo, xray))
     assert "odds unknown" in of_photo

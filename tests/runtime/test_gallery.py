@@ -114,13 +114,13 @@ def test_the_notebook_is_stored_without_outputs_and_needs_no_torch() -> None:
 def test_the_camera_loop_prints_a_line_per_frame_and_raises_an_alarm_when_the_lens_gets_dirty(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert camera_loop.main(["--model", "cifar10"]) == 0
+    assert camera_loop.main([]) == 0
     said = capsys.readouterr()
     lines = [line.split(maxsplit=1) for line in said.out.splitlines()]
     assert [int(number) for number, _ in lines] == list(range(1, 401))
     told = {what for _, what in lines}
     assert {"stop: out-of-distribution", "ask: uncertain"} < told
-    assert told - {"stop: out-of-distribution", "ask: uncertain"} <= set(models.load("cifar10", "cpu").classes)
+    assert told - {"stop: out-of-distribution", "ask: uncertain"} <= set(models.load(None, "cpu").classes)
     alarm = re.search(r"ALARM at image (\d+)", said.err)
     assert alarm is not None
     assert 200 < int(alarm[1]) <= 400  # the lens gets dirty at frame 200
@@ -285,6 +285,17 @@ def test_the_triage_writes_a_work_list_a_sheet_and_a_log_that_replays(
     assert said.err.strip().endswith(f"elsewhere: {log[-1]['line_sha256']}")
 
 
+def test_the_triage_takes_the_large_model_of_the_checkout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    xrays = ROOT / "examples" / "xrays"
+    assert xray_triage.main([str(xrays), "--out", str(tmp_path / "triage")]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 6
+    assert Path(xray_triage.MODEL).stem == "xray-mc"
+    accepted = [(Path(path).stem.split("-")[0], what.split()[0]) for path, to, what in lines if to == "accepted"]
+    assert len(accepted) == 6
+    assert all(truth == label for truth, label in accepted)
+
+
 def test_an_ood_image_that_looks_certain_comes_before_accepted_ones(
     incoming: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -318,10 +329,9 @@ def test_the_triage_tells_of_an_edited_log(incoming: Path, capsys: pytest.Captur
 def test_the_triage_says_which_models_there_are_when_pneumonia_is_not(
     incoming: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert xray_triage.MODEL == "pneumonia"
     monkeypatch.setattr(models, "names", lambda: ("cifar10",))  # as before it was bundled
     monkeypatch.chdir(incoming.parent)
-    assert xray_triage.main([str(incoming)]) == 1
+    assert xray_triage.main([str(incoming), "--model", "pneumonia"]) == 1
     said = capsys.readouterr().err
     assert "no bundled model `pneumonia`. It has: cifar10 (uce-edge models)" in said
     assert "--model xray.onnx" in said
