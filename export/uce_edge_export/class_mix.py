@@ -1,11 +1,12 @@
 """Correct a calibration for another mix of classes."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from uce_edge.calibration import maps
-from uce_edge.calibration.class_prior import ClassPrior, Mix, estimated, log_ratio, shares_of, subset
+from uce_edge.calibration.class_prior import ClassPrior, Mix, estimated, log_ratio, rare, shares_of, subset
 from uce_edge.calibration.likelihood import Labelled
 from uce_edge.calibration.logits import Logits, StoredLogits
 from uce_edge.datasets.splits import Split
@@ -47,13 +48,17 @@ def correct(
     """
     data, counted, classes = images.data, images.counted, images.classes
     old = shares_of(data.labels, len(classes))
+    counted = None if counted is None else counted.one_per_group()
     bias = maps.fit_shift(calibration, logits, data.labels)
+    named: Collection[str] = prior.named
     if unlabelled is None:
         shares = prior.shares(classes, old)
     else:
         unbiased = maps.shifted(calibration, bias, logits, data.labels)
-        shares = estimated(maps.probabilities(unbiased, unlabelled), old)
-    named = prior.named if unlabelled is None else None
+        parts = [part.labels for part in (data, counted) if part is not None]
+        together = rare(np.min([np.bincount(labels, minlength=len(classes)) for labels in parts], axis=0))
+        shares = estimated(maps.probabilities(unbiased, unlabelled), old, together)
+        named = [name for name, joint in zip(classes, together, strict=True) if not joint]
     kept = subset(data.labels, shares, classes, named)
     chosen = np.isin(np.arange(len(data)), kept)
     blocks = StoredLogits(block for block, _ in Labelled(logits, data.labels).blocks(chosen))
@@ -61,6 +66,5 @@ def correct(
     fitted = maps.shifted(calibration, shift, blocks, data.labels[chosen])
     mix = Mix(tuple(shares.tolist()), tuple(old.tolist()), len(kept), 0 if unlabelled is None else unlabelled.images)
     if counted is not None:
-        counted = counted.one_per_group()
         counted = counted.take(subset(counted.labels, shares, classes, named))
     return Corrected(replace(fitted, class_shares=mix.shares), mix, data.take(kept), counted)

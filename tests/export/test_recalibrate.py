@@ -314,3 +314,24 @@ def test_a_file_is_corrected_for_another_mix_of_classes(digits: Digits, tmp_path
     assert done.metadata.calibration.report.images == done.mix.kept < len(parts["calibration"])
     before, after = (Model(file, "cpu").predict(parts["test"].images[:200]).probabilities for file in (plain, mixed))
     assert (after[:, 8] > before[:, 8]).mean() > 0.9
+
+
+def test_a_file_is_corrected_for_the_mix_of_unlabelled_images(digits: Digits, tmp_path: Path) -> None:
+    from uce_edge.calibration.class_prior import ClassPrior
+
+    parts = splits.load("digits").splits
+    test, calibration = parts["test"], parts["calibration"]
+    eights, others = np.flatnonzero(test.labels == 8), np.flatnonzero(test.labels != 8)
+    place = test.images[np.concatenate([eights, others[: len(eights)]])]
+    scarce = np.flatnonzero(np.isin(calibration.labels, (0, 1)))
+    fewer = calibration.take(np.setdiff1d(np.arange(len(calibration)), np.concatenate([scarce[::2], scarce[1::4]])))
+    for data, rare in ((calibration, ()), (fewer, (0, 1))):
+        done = recalibrate(
+            digits.deterministic, tmp_path / "mixed.onnx", data, Method.TEMPERATURE, held_out=parts["guarantee"],
+            class_prior=ClassPrior(images=place),
+        )  # fmt: skip
+        assert done.mix is not None
+        assert done.mix.unlabelled == len(place)
+        assert done.mix.shares[8] == pytest.approx(0.5, abs=0.1)
+        ratios = [done.mix.shares[label] / done.mix.old[label] for label in rare]
+        assert not rare or ratios[0] == pytest.approx(ratios[1])

@@ -27,6 +27,7 @@ LEAST_SHARE = 1e-6
 """The smallest share of a class in the correction, which is logarithmic."""
 _STEPS = 10_000
 _FEWEST = 20  # images of the new mix
+_RARE = 20  # labelled images of a class
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,9 @@ class Mix:
     """The images that the shares were estimated from; 0 if they were given."""
 
 
-def estimated(probabilities: npt.ArrayLike, old: npt.ArrayLike) -> Floats:
+def estimated(
+    probabilities: npt.ArrayLike, old: npt.ArrayLike, together: npt.NDArray[np.bool_] | None = None
+) -> Floats:
     """The shares of the classes in unlabelled images, by expectation maximisation.
 
     As many imaginary images as there are classes have the old shares, so that no share becomes 0.
@@ -92,8 +95,15 @@ def estimated(probabilities: npt.ArrayLike, old: npt.ArrayLike) -> Floats:
     Args:
         probabilities: Calibrated for the old shares [images, classes].
         old: The old shares.
+        together: Classes that keep their proportions among each other; None if every class has a share of its own.
     """
     p, before = np.asarray(probabilities, np.float64), np.asarray(old, np.float64)
+    if together is not None and together.any():
+        group = before[together].sum()
+        grouped = np.column_stack([p[:, ~together], p[:, together].sum(axis=1)])
+        found, result = estimated(grouped, np.append(before[~together], group)), np.empty_like(before)
+        result[~together], result[together] = found[:-1], found[-1] * before[together] / max(group, LEAST_SHARE)
+        return result
     images, classes = p.shape
     shares: Floats = before
     for _ in range(_STEPS):
@@ -103,6 +113,28 @@ def estimated(probabilities: npt.ArrayLike, old: npt.ArrayLike) -> Floats:
         if np.abs(shares - last).max() < 1e-9:
             break
     return shares
+
+
+def rare(labelled: Integers) -> npt.NDArray[np.bool_]:
+    """The classes whose shares are estimated together; all False if there are not two of them.
+
+    A class with few labelled images could seem many times as frequent by chance, and the scarcest class decides how
+    many images of the new mix there are. So such classes keep their proportions among each other.
+
+    Args:
+        labelled: The labelled images of every class.
+
+    Raises:
+        UsageError: All classes are rare.
+    """
+    few: npt.NDArray[np.bool_] = labelled < _RARE
+    if few.all():
+        raise UsageError(
+            f"No class has {_RARE} labelled images, so that the shares of the classes cannot be estimated. Add images "
+            "to --data, or give the shares of some classes: --class-prior cat=0.2",
+            "calibrate.class-prior",
+        )
+    return few if few.sum() > 1 else np.zeros_like(few)
 
 
 def log_ratio(shares: npt.ArrayLike, old: npt.ArrayLike) -> Floats:
@@ -126,8 +158,8 @@ def subset(labels: Integers, shares: Floats, classes: Sequence[str], named: Coll
         labels: Of the images.
         shares: Of the classes.
         classes: Their names.
-        named: The classes whose shares were given. The others keep their proportions, and are drawn together. None if
-            every class has a share of its own.
+        named: The classes with a share of their own. The others keep their proportions, and are drawn together. None
+            if every class has a share of its own.
 
     Raises:
         UsageError: A class has too few images.

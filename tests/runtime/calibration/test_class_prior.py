@@ -7,7 +7,7 @@ from scipy import optimize
 
 from uce_edge import UsageError
 from uce_edge.calibration import maps
-from uce_edge.calibration.class_prior import ClassPrior, estimated, log_ratio, shares_of, subset
+from uce_edge.calibration.class_prior import ClassPrior, estimated, log_ratio, rare, shares_of, subset
 from uce_edge.calibration.logits import ArrayLogits
 from uce_edge.contract import Method
 from uce_edge.metadata import Calibration
@@ -86,10 +86,43 @@ def test_classes_without_a_share_are_drawn_together() -> None:
     labels[:4] = 0
     shares = ClassPrior({"c0": 0.01}).shares(classes, shares_of(labels, 1_000))
     with raises("calibrate.class-prior"):
-        subset(np.delete(labels, np.flatnonzero(labels == 7)[1:]), shares, classes)
+        subset(np.delete(labels, np.flatnonzero(labels == 7)), shares, classes)
     kept = labels[subset(labels, shares, classes, {"c0"})]
     assert (kept == 0).mean() == pytest.approx(0.01, abs=0.001)
     assert len(np.unique(kept)) > 600
+
+
+def test_rare_classes_are_estimated_and_drawn_together() -> None:
+    """Three classes with many images, and 500 with about eight. The first becomes three times as frequent."""
+    rng, many = np.random.default_rng(4), 503
+    old = np.append(np.full(3, 0.1), np.full(500, 0.7 / 500))
+    new = old * np.append([3, 0.5, 0.5], np.full(500, 6 / 7))
+    labels, truth = rng.choice(many, 6_000, p=old), rng.choice(many, 2_000, p=new)
+    seen = rng.normal(4.0 * (np.arange(many) == truth[:, None]), 1)  # of every class: 4 more where it is the image's
+    likely = np.exp(4 * seen - 8)
+    counts, names = np.bincount(labels, minlength=many), [str(number) for number in range(many)]
+    p, before = likely * counts, counts / len(labels)
+    p /= p.sum(axis=1, keepdims=True)
+    together = rare(counts)
+    assert not together[:3].any()
+    assert together[3:].mean() > 0.99
+    alone, shares = estimated(p, before), estimated(p, before, together)
+    assert shares.sum() == pytest.approx(1)
+    np.testing.assert_allclose(shares[:3], new[:3], atol=0.03)
+    np.testing.assert_allclose(shares[together] / shares[together].sum(), before[together] / before[together].sum())
+    assert np.abs(shares - new).sum() < np.abs(alone - new).sum()
+    labels = np.delete(labels, np.flatnonzero(labels == 7))  # in a part of the images, none is of a rare class
+    with raises("calibrate.class-prior"):
+        subset(labels, shares, names)
+    kept = labels[subset(labels, shares, names, np.array(names)[~together].tolist())]
+    np.testing.assert_allclose(np.bincount(kept, minlength=many)[:3] / len(kept), shares[:3], atol=0.002)
+    assert len(np.unique(kept)) > 300
+
+
+def test_shares_of_rare_classes_alone_are_refused() -> None:
+    with raises("calibrate.class-prior"):
+        rare(np.full(1_000, 10))
+    assert not rare(np.array([19, 20, 500])).any(), "one rare class has a share of its own"
 
 
 def test_the_shift_of_passes_that_differ_is_fitted_from_the_ratio_on() -> None:
