@@ -459,6 +459,23 @@ def test_a_pass_of_a_tail_runs_no_convolution(sigma: Sigma, tmp_path: Path) -> N
     assert "Conv" not in repeated
 
 
+@pytest.mark.parametrize("inference", [Inference.MC, Inference.MOMENTS])
+def test_the_first_noise_comes_once_a_pass_for_all_images(inference: Inference, tmp_path: Path) -> None:
+    network = gaussianize(architectures.build("resnet8", 10, 3), layers="tail")
+    done = export_module(network, metadata(inference=inference, samples=5), tmp_path / "m.onnx")
+    image, gathered = {contract.IMAGE}, []
+    for node in onnx.load(done.path).graph.node:
+        if image.intersection(node.input):
+            image.update(node.output)
+        if node.op_type == "Gather" and node.input[0] == "noise.table":
+            gathered.append(node.input[1] in image)
+    assert gathered == [False, True]  # the convolution's or the drawn features', and the classifier's
+    model, pixels = Model(done.path, "cpu"), np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), np.uint8)
+    together = model.predict(pixels).probabilities
+    for number in range(3):
+        assert np.allclose(model.predict(pixels[[number]]).probabilities[0], together[number], atol=1e-6)
+
+
 def test_noise_by_channel_is_cheap_and_the_same_in_the_file(tmp_path: Path) -> None:
     network = gaussianize(architectures.build("mobilenetv3-small", 10, 3), 0.01, sigma="channel")
     done = export_module(network, metadata(), tmp_path / "m.onnx")  # compared with PyTorch by the parity gate

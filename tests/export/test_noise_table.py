@@ -15,10 +15,12 @@ from uce_edge_export.noise.perturbations.bernoulli import threshold
 PLAN = noise_table.Plan((10, 64, 700, 64 * 4096 + 5))  # smaller than a row, one row, several, more than there are
 
 
-def run_graph(plan: noise_table.Plan, seeds: np.ndarray, batch: int) -> list[np.ndarray]:
+def run_graph(
+    plan: noise_table.Plan, seeds: np.ndarray, batch: int, repeated: list[bool] | None = None
+) -> list[np.ndarray]:
     g = Builder()
     inputs = [ir.val("seeds", ir.DataType.INT32, ("samples",)), ir.val("batch", ir.DataType.INT64, (1,))]
-    outputs = noise_table.emit(g, *inputs, plan)
+    outputs = noise_table.emit(g, *inputs, plan, repeated)
     for value in outputs:
         value.dtype = ir.DataType.FLOAT
     graph = ir.Graph(inputs, outputs, nodes=g.nodes, initializers=g.initializers, opset_imports={"": 18}, name="n")
@@ -45,6 +47,17 @@ def test_all_images_of_a_pass_share_their_noise() -> None:
     seeds = np.array([3, 9])
     for many, one in zip(run_graph(PLAN, seeds, 3), run_graph(PLAN, seeds, 1), strict=True):
         assert np.array_equal(many, np.repeat(one, 3, axis=0))
+
+
+@pytest.mark.parametrize(
+    "repeated",
+    [[False, True, True, True], [True, False, False, True], [False, False, False, True], [False] * 4, [True] * 4],
+)
+def test_some_noise_comes_once_a_pass(repeated: list[bool]) -> None:
+    seeds = np.array([3, 9])
+    one = run_graph(PLAN, seeds, 1)
+    for many, alone, found in zip(repeated, one, run_graph(PLAN, seeds, 3, repeated), strict=True):
+        assert np.array_equal(found, np.repeat(alone, 3, axis=0) if many else alone)
 
 
 def test_a_layer_keeps_its_noise_when_layers_are_added_behind_it() -> None:

@@ -85,8 +85,11 @@ def contract_model(
             scale = metadata.calibration.parameters.get("variance_scale", [1.0])
             variance_scale = g.constant(np.asarray(scale, np.float32), contract.VARIANCE_SCALE)
         random = sampling.random_parts(classifier.graph, sites, sampled_from)
-        masked = {site.node for site in sites if isinstance(site.perturbation, Masking)}
-        once = set() if metadata.noise is NoiseKind.RANDN else masked
+        once: set[ir.Node | ir.Value] = set()
+        if metadata.noise is not NoiseKind.RANDN:
+            once = {site.node for site in sites if isinstance(site.perturbation, Masking)}
+        if metadata.noise is not NoiseKind.RANDN and not expand_early:
+            once |= sampling.first_noise(classifier.graph, sites, sampled_from)
         source, extra = _noise_source(g, metadata.noise, seeds, batch, random, once)
         inputs += [seeds, *extra]
         evened, weights = noise_equalisation.even(classifier.graph, sites)
@@ -138,7 +141,7 @@ def _noise_source(
     seeds: ir.Value,
     batch: ir.Value,
     random: sampling.RandomParts,
-    once: Collection[ir.Node],
+    once: Collection[ir.Node | ir.Value],
 ) -> tuple[sampling.Noise, list[ir.Value]]:
     """The noise of some layers, and its graph inputs."""
     if kind is NoiseKind.RANDN:

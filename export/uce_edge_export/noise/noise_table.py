@@ -187,13 +187,16 @@ def _index_parts(
     g: Builder, index: ir.Value, batch: ir.Value, plan: Plan, repeated: Sequence[bool] | None
 ) -> list[ir.Value]:
     """The rows of every layer, for every image or once."""
-    alike = repeated is None or all(repeated)
-    whole = emit_repeat(g, index, batch, sum(plan.blocks)) if alike else index
-    parts = g.split(whole, plan.blocks, axis=1)
-    if alike or repeated is None:
-        return parts
-    each = zip(parts, plan.blocks, repeated, strict=True)
-    return [emit_repeat(g, part, batch, blocks) if many else part for part, blocks, many in each]
+    if repeated is None or all(repeated):
+        return g.split(emit_repeat(g, index, batch, sum(plan.blocks)), plan.blocks, axis=1)
+    parts = g.split(index, plan.blocks, axis=1)
+    chosen = [number for number, many in enumerate(repeated) if many]
+    if chosen:
+        sizes = [plan.blocks[number] for number in chosen]
+        joined = g.Concat(*(parts[number] for number in chosen), axis=1) if len(chosen) > 1 else parts[chosen[0]]
+        for number, part in zip(chosen, g.split(emit_repeat(g, joined, batch, sum(sizes)), sizes, axis=1), strict=True):
+            parts[number] = part
+    return parts
 
 
 def emit_repeat(g: Builder, values: ir.Value, batch: ir.Value, width: int) -> ir.Value:

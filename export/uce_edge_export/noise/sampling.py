@@ -4,8 +4,9 @@ The pass walks the nodes once, in order, and writes a new graph. Every value is 
 *shared* (it does not depend on noise; leading dimension: batch) or *sampled* (leading dimension: samples * batch,
 passes outside). What a noisy node becomes, its perturbation knows (see `perturbations`).
 
-N enters as late as possible: all that is shared runs once per image, and so does what the first noise acts on. Where a
-sampled value meets a shared one, the shared one is repeated.
+N enters as late as possible: all that is shared runs once per image, and so does what the first noise acts on. That
+noise is drawn once for all images and broadcasts over them. Where a sampled value meets a shared one later, the shared
+one is repeated.
 
 With `sampled_from`, values before some layers are *uncertain*: their mean and variance are known (see `moments`), and
 they are drawn, element by element, where they meet one of those layers.
@@ -76,9 +77,27 @@ def random_parts(graph: ir.Graph, sites: Sequence[Site], sampled_from: Collectio
         sites: Its noisy nodes.
         sampled_from: The layers whose operands are drawn; None to sample everything.
     """
-    if sampled_from is None:
-        return [(site.node, site.normals) for site in sites]
+    return _walked(graph, sites, sampled_from)[0]
+
+
+def first_noise(
+    graph: ir.Graph, sites: Sequence[Site], sampled_from: Collection[ir.Node] | None
+) -> set[ir.Node | ir.Value]:
+    """Those of `random_parts` whose operands run once per image.
+
+    Their noise comes once for a pass, and meets the values of all images by broadcasting: nothing is repeated before.
+    """
+    repeating = {site.node for site in sites if site.perturbation.repeats}
+    return _walked(graph, sites, sampled_from)[1] - repeating
+
+
+def _walked(
+    graph: ir.Graph, sites: Sequence[Site], sampled_from: Collection[ir.Node] | None
+) -> tuple[RandomParts, set[ir.Node | ir.Value]]:
+    """Draws of a pass, and the first ones."""
     noisy = {site.node for site in sites}
+    sampled_from = set(graph) if sampled_from is None else sampled_from
+    first: set[ir.Node | ir.Value] = set()
     uncertain: set[ir.Value] = set()
     sampled: set[ir.Value] = set()
     drawn: dict[ir.Value, None] = {}
@@ -87,6 +106,8 @@ def random_parts(graph: ir.Graph, sites: Sequence[Site], sampled_from: Collectio
         if node.op_type in ("Shape", "Size"):
             continue
         if given & sampled or (node in sampled_from and (node in noisy or given & uncertain)):
+            if node in noisy and not given & (sampled | uncertain):
+                first.add(node)
             drawn |= dict.fromkeys(value for value in node.inputs if value in uncertain)
             sampled.update(node.outputs)
         elif given & uncertain or node in noisy:
@@ -94,7 +115,8 @@ def random_parts(graph: ir.Graph, sites: Sequence[Site], sampled_from: Collectio
     if graph.outputs[0] in uncertain:
         drawn[graph.outputs[0]] = None
     values: RandomParts = [(value, per_image_shape(value, f"{value.name}")) for value in drawn]
-    return values + [(site.node, site.normals) for site in sites if site.node.outputs[0] in sampled]
+    nodes: RandomParts = [(site.node, site.normals) for site in sites if site.node.outputs[0] in sampled]
+    return values + nodes, first.union(drawn)
 
 
 class Pass:
@@ -137,7 +159,7 @@ class Pass:
         self._kinds: dict[ir.Value, _Kind] = {}
         self._repeats: dict[ir.Value, ir.Value] = {}
         self._repeat: ir.Value | None = None
-        self._once_a_pass: Collection[ir.Node] = ()
+        self._once_a_pass: Collection[ir.Node | ir.Value] = ()
         self._passes: ir.Value | None = None
         self._once = 0
         self._per_pass = 0
@@ -150,7 +172,7 @@ class Pass:
         image: ir.Value,
         sites: Sequence[Site],
         noise: Noise | None,
-        once: Collection[ir.Node] = (),
+        once: Collection[ir.Node | ir.Value] = (),
         *,
         expand_early: bool = False,
     ) -> tuple[ir.Value, Costs]:
@@ -160,7 +182,7 @@ class Pass:
             image: The replacement of the classifier's input.
             sites: The noisy layers.
             noise: Where their noise comes from.
-            once: Nodes whose noise comes once for a pass, and not for every image of it.
+            once: Nodes and drawn values whose noise comes once for a pass, and not for every image of it.
             expand_early: Repeat the image N times at once, for runtimes that cannot broadcast later.
 
         Returns:
@@ -209,13 +231,18 @@ class Pass:
         sampled = bool(kinds & {_Kind.SAMPLED, _Kind.UNCERTAIN})
         inputs = [None if x is None else self._sampled(x) if sampled else self._value(x) for x in node.inputs]
         prepared = perturbation.prepare(self._g, node, inputs)
-        if not sampled:
+        once, masking = node in self._once_a_pass, isinstance(perturbation, Masking)
+        broadcast = once and not sampled and not masking
+        if not sampled and not broadcast:
             prepared = tuple(part if part.const_value is not None else self._repeated(part) for part in prepared)
         normals = self._noise(node, prepared[0])
         if isinstance(perturbation, Masking):
             normals = perturbation.mask(self._g, normals)
-            normals = self._for_every_image(normals) if node in self._once_a_pass else normals
-        self._set(node.outputs[0], perturbation.perturb(self._g, prepared, normals), _Kind.SAMPLED)
+        if broadcast:
+            drawn = self._joined(perturbation.perturb(self._g, prepared, self._over_images(normals)), node.outputs[0])
+        else:
+            drawn = perturbation.perturb(self._g, prepared, self._for_every_image(normals) if once else normals)
+        self._set(node.outputs[0], drawn, _Kind.SAMPLED)
         if perturbation.repeats:
             self._widest = max(self._widest, *(bytes_of(x) for x in node.inputs if x is not None and x in self._kinds))
         self._count(perturbation.multiplications(node), sampled or perturbation.repeats)
@@ -324,8 +351,22 @@ class Pass:
         g, known = self._g, self._uncertain[value]
         assert self._noise is not None
         assert self._scale is not None
-        mean, sigma = (self._repeated(x) for x in (known.mean, g.Sqrt(g.Mul(known.variance, self._scale))))
+        mean, sigma = known.mean, g.Sqrt(g.Mul(known.variance, self._scale))
+        if value in self._once_a_pass:
+            return self._joined(g.Add(mean, g.Mul(sigma, self._over_images(self._noise(value, mean)))), value)
+        mean, sigma = self._repeated(mean), self._repeated(sigma)
         return g.Add(mean, g.Mul(sigma, self._noise(value, mean)))
+
+    def _over_images(self, noise: ir.Value) -> ir.Value:
+        """[samples, ...] -> [samples, 1, ...], which broadcasts over [batch, ...]."""
+        return self._g.Unsqueeze(noise, self._g.constant(np.array([1])))
+
+    def _joined(self, value: ir.Value, old: ir.Value) -> ir.Value:
+        """[samples, batch, ...] -> [samples * batch, ...], passes outside."""
+        shape = per_image_shape(old, str(old.name))
+        joined = self._g.Reshape(value, self._g.constant(np.array([-1, *shape])))
+        joined.type, joined.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([PASSES, *shape])
+        return joined
 
     def _for_every_image(self, value: ir.Value) -> ir.Value:
         """[samples, ...] -> [samples * batch, ...], passes outside."""

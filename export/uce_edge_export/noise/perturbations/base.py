@@ -48,7 +48,11 @@ class Perturbation(Protocol):
         ...
 
     def perturb(self, g: Builder, prepared: tuple[ir.Value, ...], normals: ir.Value) -> ir.Value:
-        """Write a sample of the node's output, given standard normals."""
+        """Write a sample of the node's output, given standard normals.
+
+        Both have the leading dimension samples * batch. Where `prepared` runs once per image and the node does not
+        repeat, they are normals [samples, 1, ...] and values [batch, ...], which broadcast.
+        """
         ...
 
     def moments(self, g: Builder, node: ir.Node, operands: Sequence[Operand]) -> Uncertain:
