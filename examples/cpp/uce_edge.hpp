@@ -569,7 +569,7 @@ class Model {
                             std::to_string(options.max_memory) + ".");
     }
     const double numbers = double(metadata_.classes.size()) * double(metadata_.members);  // that a pass gives
-    calls_ = detail::CallSize(metadata_.costs, metadata_.moments, numbers, memory);
+    calls_ = detail::CallSize(metadata_.costs, metadata_.moments, numbers, memory, options.provider == "cpu");
     return failure;
   }
 

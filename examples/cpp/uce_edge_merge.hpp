@@ -43,15 +43,17 @@ namespace detail {
 // Image-passes that one call may hold, as in Python.
 struct CallSize {
   static constexpr double most = 32;             // more make none of them faster
+  static constexpr double cached = 25 << 20;     // bytes whose maps hardly leave a processor's caches
   static constexpr double most_drawn = 1 << 20;  // probabilities, where a pass is hardly more than a draw
 
   double rows = most;           // of the network proper
   double rows_per_call = most;  // where the network runs once, its draws
 
   CallSize() = default;
-  CallSize(const std::optional<Costs>& costs, bool moments, double probabilities_per_pass, double memory) {
+  CallSize(const std::optional<Costs>& costs, bool moments, double probabilities_per_pass, double memory, bool caches) {
     if (costs && costs->bytes_per_pass > 0) {
       rows = std::clamp(std::floor(memory / costs->bytes_per_pass), 1.0, most);
+      if (caches && costs->bytes_per_draw > 0) rows = std::min(rows, std::max(1.0, std::floor(cached / costs->bytes_per_draw)));
     }
     rows_per_call = rows;
     if (!costs || !costs->runs_once() || !(costs->bytes_per_draw > 0 || moments)) return;  // else an older file

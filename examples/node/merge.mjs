@@ -3,6 +3,7 @@
 // As in Python: one call holds so many passes, about so many bytes, and so many probabilities at most.
 const PASSES_PER_CALL = 32;
 const BYTES_PER_CALL = 256 * 2 ** 20;
+const CACHED = 25 * 2 ** 20; // bytes of the passes of a call whose maps hardly leave a processor's caches
 const DRAWN_PER_CALL = 2 ** 20;
 const LEAST = 1e-30; // the logarithm ends here
 const EDGE = 1e-6; // the error map keeps this far from 0 and 1
@@ -10,7 +11,8 @@ const EDGE = 1e-6; // the error map keeps this far from 0 and 1
 /** How many passes of an image one call may hold: more where a pass is hardly more than a draw. */
 export function callSize({ classes, costs, inference, members }) {
   const { macs_once: once = 0, macs_per_pass: each = 0, bytes_per_pass: bytes } = costs ?? {};
-  const rows = bytes ? Math.min(Math.max(1, Math.floor(BYTES_PER_CALL / bytes)), PASSES_PER_CALL) : PASSES_PER_CALL;
+  const cached = costs?.bytes_per_draw ? Math.max(1, Math.floor(CACHED / costs.bytes_per_draw)) : PASSES_PER_CALL;
+  const rows = bytes ? Math.min(Math.max(1, Math.floor(BYTES_PER_CALL / bytes)), cached, PASSES_PER_CALL) : PASSES_PER_CALL;
   const draw = costs?.bytes_per_draw ?? (inference === 'moments' ? 1 : null); // older files do not say
   if (100 * each >= once || draw === null) return rows;
   return Math.max(rows, Math.min(Math.floor(BYTES_PER_CALL / draw), Math.floor(DRAWN_PER_CALL / (classes.length * (members ?? 1)))));

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from conftest import GOLDEN
+from conftest import GOLDEN, ROOT
 from PIL import Image
 
 from helpers.port_cases import MODEL, NUMBERS, Port, answer, refusal, variant
 from uce_edge import Model, contract
 from uce_edge.images.loader import load
 from uce_edge.metadata import ImageSpec
+from uce_edge.models import bundled
 
 FOLDER = GOLDEN / "pixels"
 CASES: list[dict[str, Any]] = json.loads((FOLDER / "cases.json").read_text())
@@ -23,6 +24,8 @@ RESIZES: list[dict[str, Any]] = [
     {"mode": "crop", "size": 10, "filter": "bicubic"},
     {"mode": "pad", "fill": 200},
 ]
+PHOTOS = [ROOT / "examples" / "images" / name for name in ("bee.jpg", "cat.jpg", "page.jpg")]
+"""Of these, the default model accepts one, is uncertain about one, and takes one for out of distribution."""
 NARROW = "before the middle is cut out; at most 65535 on a side are made. Cut out a less narrow part first."
 WRONG: dict[str, tuple[object, str]] = {
     "type": ("crop:256", "its key resize has the wrong type"),
@@ -131,6 +134,20 @@ class FrameTests:
         file, image = asking(tmp_path, RESIZES[1], "float32"), photo()
         (tmp_path / "frame.raw").write_bytes(image.tobytes())
         check_like_python(answer(port, file, tmp_path / "frame.raw", "--frame", "40x27"), file, image)
+
+    def test_a_photo_is_answered_by_the_default_model_as_in_python(self, port: Port, tmp_path: Path) -> None:
+        frame, reasons = tmp_path / "frame.raw", []
+        for path, wanted in zip(PHOTOS, Model(None, "cpu").predict(PHOTOS, reject="auto"), strict=True):
+            with Image.open(path) as photo:
+                frame.write_bytes(photo.convert("RGB").tobytes())
+                words = ("--frame", f"{photo.width}x{photo.height}", "--reject", "auto")
+            said = answer(port, bundled(), frame, *words)
+            assert (said["label"], said["set"]) == (wanted.label, list(wanted.label_set or ()))
+            assert (said["decision"], said["reason"]) == (wanted.decision, wanted.reason)
+            for name in (contract.PROBABILITIES, *NUMBERS):
+                np.testing.assert_allclose(said[name], getattr(wanted, name), rtol=0, atol=1e-5)
+            reasons.append(said["reason"])
+        assert reasons == [None, "uncertain", "out-of-distribution"]
 
     @pytest.mark.parametrize("kind", WRONG)
     def test_a_resize_that_is_not_known_is_refused(self, port: Port, tmp_path: Path, kind: str) -> None:

@@ -53,7 +53,9 @@ def test_the_module_spells_the_contract_as_python_does() -> None:
 @pytest.mark.usefixtures("port")
 def test_a_call_holds_as_many_passes_as_in_python(tmp_path: Path) -> None:
     older = variant(tmp_path, lambda document: document.update(costs=None))
-    files = [*sorted(GOLDEN.glob("*.onnx")), *(bundled(kind, "cifar10") for kind in kinds("cifar10")), older]
+    (tmp_path / "wide").mkdir()
+    wide = variant(tmp_path / "wide", lambda document: document["costs"].update(bytes_per_draw=5 * 2**20))
+    files = [*sorted(GOLDEN.glob("*.onnx")), *(bundled(kind, "cifar10") for kind in kinds("cifar10")), older, wide]
     files = [file for file in files if Model(file, "cpu").metadata.takes_seeds]
     script = """
         const { readFileSync } = await import('node:fs');
@@ -65,6 +67,7 @@ def test_a_call_holds_as_many_passes_as_in_python(tmp_path: Path) -> None:
     done = subprocess.run([*words, *descriptions], capture_output=True, text=True, check=True)
     sizes = [Model(file, "cpu", threads=1)._calls._passes_per_call(1) for file in files]
     assert json.loads(done.stdout) == sizes
+    assert sizes[-1] == 5  # what the caches hold
     assert len(set(sizes)) > 1
 
 

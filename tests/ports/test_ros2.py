@@ -208,6 +208,18 @@ def test_the_bundled_file_rejects_what_is_no_photo_and_not_all_photos(kind: str)
     assert "accept" in {classifier.answer(message(photo, "rgb8")).decision for photo in photos}
 
 
+def test_a_photo_is_answered_by_the_default_model_as_in_python() -> None:
+    model, decisions = Model(None, "cpu", threads=1), []
+    for path, wanted in zip(frames.PHOTOS, model.predict(frames.PHOTOS, reject="auto"), strict=True):
+        with Image.open(path) as photo:
+            said = Classifier(model, 1).answer(message(np.asarray(photo.convert("RGB")), "rgb8"))
+        assert (said.decision, said.reason) == (wanted.decision, wanted.reason or "")
+        assert said.label_set == wanted.label_set
+        assert said.hypotheses[0] == (wanted.label, pytest.approx(wanted.confidence, abs=1e-6))
+        decisions.append(said.decision)
+    assert decisions == ["accept", "reject", "reject"]
+
+
 def test_a_file_of_a_later_minor_version_is_answered_as_today(models: dict[str, Model], tmp_path: Path) -> None:
     later = Model(from_the_future(tmp_path), "cpu", threads=1)
     image = message(golden("digit-0.raw"), "mono8")
