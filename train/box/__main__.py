@@ -3,6 +3,7 @@
     python train/box commands imagenet    # what to run, in order; the same for waste, xray, cifar10 and pneumonia
     python train/box card imagenet        # measure the files, write the card, and put it into the files
     python train/box imagenet-noise       # does noise in its last layer pay?
+    python train/box imagenet-check       # the file beside PyTorch, and what its scores are worth
     python train/box choice runs/a runs/b # compare recipes on calibration images alone
     python train/box rates runs/a runs/b  # compare rates of dropout on them
     python train/box seal                 # give all files digests and probe images again; nothing else changes
@@ -16,6 +17,7 @@ import sys
 from card import write_card
 from choice import compare_rates, compare_recipes
 from imagenet import make_network, make_photos
+from imagenet_check import check_network
 from imagenet_noise import measure_noise
 from recipes import BOX, make_pneumonia
 from seal import seal
@@ -38,6 +40,8 @@ def main(step: str = "", *names: str) -> None:
         make_network()
     elif step == "imagenet-noise":
         measure_noise()
+    elif step == "imagenet-check":
+        check_network()
     elif step in ("commands", "card") and name in BOX:
         if step == "card":
             write_card(BOX[name])

@@ -19,6 +19,7 @@ from uce_edge_train.networks.backbones import BACKBONES
 _BACKBONE = "efficientnet-lite0"
 _FOLDER = "imagenet_val_2k"
 _OTHERS = {"xrays": "chest_xray", "waste": "trashnet"}
+_CLASSES = 1_000
 _EACH = 500
 """Out-of-distribution images of every set."""
 _NAMES = {
@@ -70,12 +71,7 @@ def make_photos() -> None:
 def make_network() -> None:
     """Write the published network, without noise and calibration."""
     backbone = BACKBONES[_BACKBONE]
-    start = backbone.start()
-    assert start.published is not None
     classes = {int(row["class_id"]): _name(row) for row in _rows()}
-    network = architectures.build(_BACKBONE, len(classes), 3)
-    published = torch.load(start.file, map_location="cpu", weights_only=True)
-    network.load_state_dict(dict(zip(network.state_dict(), published.values(), strict=True)))
     metadata = Metadata(
         tuple(classes[number] for number in sorted(classes)),
         backbone.image,
@@ -84,11 +80,19 @@ def make_network() -> None:
         precision=Precision.FP16_WEIGHTS,
         architecture=_BACKBONE,
         samples=1,
-        pretrained=start.published,
+        pretrained=backbone.start().published,
     )
     PLAIN.parent.mkdir(parents=True, exist_ok=True)
-    export_module(network.eval(), metadata, PLAIN, options=Options(heatmap=True))
+    export_module(published_network(), metadata, PLAIN, options=Options(heatmap=True))
     print(f"{PLAIN}: {PLAIN.stat().st_size / 1e6:.1f} MB")
+
+
+def published_network() -> torch.nn.Module:
+    """The network with its published weights, in float32."""
+    network = architectures.build(_BACKBONE, _CLASSES, 3)
+    published = torch.load(BACKBONES[_BACKBONE].start().file, map_location="cpu", weights_only=True)
+    network.load_state_dict(dict(zip(network.state_dict(), published.values(), strict=True)))
+    return network.eval()
 
 
 def _some(images: int) -> list[int]:
