@@ -31,7 +31,7 @@ from uce_edge_train.networks import seam as seams
 from uce_edge_train.recipe import Recipe
 
 LAYER, RATE, VIEWS, STEPS, LEARNING_RATE, PASSES, BATCH = "classifier", 0.2, 2, 300, 0.01, 16, 32
-FIRST, MORE, ROUNDS, SEEDS, JUDGES = 60, 50, 8, 20, 800
+FIRST, MORE, ROUNDS, SEEDS, JUDGES = 60, 50, 8, 12, 800
 CHOICES = {"random": "at random", "model_uncertainty": "model uncertainty", "uncertainty": "uncertainty"}
 
 Rows = npt.NDArray[np.int64]
@@ -46,14 +46,16 @@ class Bench:
         changes = {"seam": LAYER, "unfreeze": Unfreeze.NONE, "rates": Rates.FIXED, "p": RATE, "noisy": (LAYER,)}
         self.how = Recipe(**backbone.recipe() | changes | {"dropout": Dropout.GAUSSIAN, "patience": None})
         image = backbone.image
-        found = splits.load(str(data), size=(image.height, image.width), resize=image.resize)
-        parts = list(found.splits.values())
-        whole = Split(np.concatenate([p.images for p in parts]), np.concatenate([p.labels for p in parts]))
-        self.labels = torch.from_numpy(whole.labels)
-        model = self.how.build(len(found.class_names), image.channels).eval()
+        stored, named = work / "features.npy", work / "labels.npy"
+        if not (stored.exists() and named.exists()):
+            found = splits.load(str(data), size=(image.height, image.width), resize=image.resize)
+            parts = list(found.splits.values())
+            whole = Split(np.concatenate([p.images for p in parts]), np.concatenate([p.labels for p in parts]))
+            np.save(named, whole.labels)
+        self.labels = torch.from_numpy(np.load(named))
+        model = self.how.build(int(self.labels.max()) + 1, image.channels).eval()
         assert self.how.init is not None
         pretrained.begin(model, self.how.init, self.how.arch)
-        stored = work / "features.npy"
         if not stored.exists():
             split = seams.split(model, LAYER, torch.zeros(2, image.channels, image.height, image.width))
             assert split is not None
@@ -94,11 +96,9 @@ class Bench:
         return logits.double().softmax(-1).numpy()
 
 
-def scored(choice: str, passes: npt.NDArray[np.float64], rng: np.random.Generator) -> npt.NDArray[np.float64]:
-    """What `rank` sorts by, or random numbers."""
+def scored(choice: str, passes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """What `rank` sorts by."""
     uncertainty = normalized_entropy(passes.mean(0))
-    if choice == "random":
-        return rng.random(passes.shape[1])
     return uncertainty if choice == "uncertainty" else uncertainty - normalized_entropy(passes).mean(0)
 
 
@@ -114,7 +114,7 @@ def labelled_rounds(bench: Bench, choice: str, seed: int) -> list[Scores]:
         truth = bench.labels.numpy()[judges]
         found.append([float(metrics.accuracy(p, truth)), float(metrics.nll(p, truth))])
         rest = np.setdiff1d(pool, labelled)
-        scores = scored(choice, bench.passes(rest) if choice != "random" else np.empty((1, len(rest), 2)), rng)
+        scores = rng.random(len(rest)) if choice == "random" else scored(choice, bench.passes(rest))
         labelled = np.concatenate([labelled, rest[np.argsort(-scores)[:MORE]]])
     return found
 

@@ -80,6 +80,8 @@ CASES = {
     "30 groups, all 20 images of each (not what is done)": (30, 10, "all of groups", False),
 }
 """Guarantee images, classes, what they are like, and whether the limits are by class; at alpha 0.05."""
+MORE = {"many ties": 5.0, "1,000 classes": 0.5}
+"""Draws, as a multiple of the usual ones; the second is slow."""
 
 
 def simulate(trials: int) -> Iterator[list[str]]:
@@ -90,8 +92,7 @@ def simulate(trials: int) -> Iterator[list[str]]:
             rng = np.random.default_rng(0)
             promise = SetPromise(0.05, score, by_class)
             hits, counts = np.zeros(classes), np.zeros(classes)
-            repeats = trials if classes < 100 else trials // 10
-            for _ in range(repeats):
+            for _ in range(round(trials * MORE.get(name, 1))):
                 penalty = Penalty(2**-5, 2) if score is SetScore.RAPS else Penalty()
                 if "groups" in kind:
                     tables, labels = in_groups(rng, images, classes, kind == "groups")

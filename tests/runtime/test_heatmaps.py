@@ -10,11 +10,13 @@ from conftest import GOLDEN, Call
 from PIL import Image
 
 from uce_edge import Model, contract
+from uce_edge.evaluation import evaluate
 from uce_edge.images.loader import picture
 from uce_edge.images.resize import Resize, parse
 from uce_edge.metadata import ImageSpec
 from uce_edge.output.heatmap_overlay import overlaid, panels, placed, scaled
 from uce_edge.output.notebook import card
+from uce_edge.output.report import page
 from uce_edge.runtime import scheduler
 
 FILE = GOLDEN / "digits-heatmap.onnx"
@@ -42,6 +44,17 @@ def agreeing(model: Model, images: np.ndarray) -> np.ndarray:
     assert same.any()
     assert not same.all()
     return same
+
+
+def test_the_report_of_an_evaluation_shows_the_maps(images: np.ndarray) -> None:
+    labels = np.array([0, 1, 2, 3, 4, 5])
+    for name, maps in (("digits-heatmap", True), ("digits-mc", False)):
+        found = evaluate(Model(GOLDEN / f"{name}.onnx", "cpu"), images, labels)
+        report = page.render(found)
+        shown = [*found.most_uncertain, *found.confidently_wrong]
+        assert shown
+        assert report.count('alt="where it looked') == (len(shown) if maps else 0)
+        assert report.count('alt="where the passes disagree') == (len(shown) if maps else 0)
 
 
 def test_split_calls_that_agree_give_the_map_of_one_call(images: np.ndarray, few: Model) -> None:

@@ -2,16 +2,22 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import Call
 from PIL import Image, ImageDraw
 
 from tests.helpers.errors import raises
 from uce_edge import cli
-from uce_edge.errors import UsageError
+from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.metadata import Metadata
 from uce_edge.runtime.model import Model
+from uce_edge_export.options import Options
+from uce_edge_train.dropout.gaussian_layers import gaussian_layers
+from uce_edge_train.networks import untrained
 from uce_edge_train.runs import Run
 
 
@@ -126,6 +132,33 @@ def test_an_untrained_network_is_exported_for_benchmarks(tmp_path: Path, call: C
         assert {layer.p for layer in metadata.layers} == ({0.3} if inference == "mc" else set())
     images = np.zeros((1, 32, 32, 3), np.uint8)
     assert Model(tmp_path / "mc.onnx", "cpu").predict(images).probabilities.shape == (1, 10)
+
+
+def test_an_untrained_network_of_a_device_gets_a_noisy_tail(tmp_path: Path, call: Call) -> None:
+    out = tmp_path / "tail.onnx"
+    run(call, "export", "--untrained", "mobilenetv3-small", "--noisy", "tail", "--p", 0.01, "--out", out)
+    metadata = Model(out, "cpu").metadata
+    assert (metadata.architecture, metadata.image.height) == ("mobilenetv3-small (untrained)", 224)
+    assert [layer.name for layer in metadata.layers] == ["last.0.weight", "hidden.weight", "classifier.weight"]
+    assert metadata.costs.macs_per_pass < 0.1 * metadata.costs.macs_once
+
+
+@pytest.mark.parametrize("name", ["efficientnet-lite0", "vit-tiny"])
+def test_the_other_untrained_networks_are_exported_in_the_same_way(
+    name: str, tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    def noted(model: torch.nn.Module, metadata: Metadata, out: Path, options: Options) -> None:
+        given.extend([metadata, options])
+        assert len(list(gaussian_layers(model))) > 2
+        raise UceEdgeError("enough", "test.enough")
+
+    monkeypatch.setattr(untrained, "export_module", noted)
+    assert call("export", "--untrained", name, "--noisy", "tail", "--out", tmp_path / "m.onnx").code != 0
+    metadata, options = given
+    assert (metadata.architecture, metadata.image.height) == (f"{name} (untrained)", 224)
+    assert options.noisy == ("tail",)
 
 
 def refused(call: Call, code: int, *arguments: object) -> str:
