@@ -144,8 +144,18 @@ def test_the_licences_of_the_bundled_weights_are_in_the_package() -> None:
         for file in (uce_edge.models.bundled(kind, name) for kind in uce_edge.models.kinds(name)):
             licence = json.loads(file.with_suffix(".json").read_text())["card"]["licence"]
             assert file.name in notice or ("Apache" not in licence and "CC BY" not in licence), file.name
-    copied = re.findall(r"^COPY (?!--)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    assert licences <= {word for line in copied for word in line.split()}  # the build stops without them
+    assert licences <= set(_copied())  # the build stops without them
+
+
+def test_the_container_is_built_from_what_its_ignore_file_admits() -> None:
+    admitted = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    assert [source for source in _copied() if source not in admitted or not (ROOT / source).exists()] == []
+
+
+def _copied() -> list[str]:
+    """What the Dockerfile copies from the source tree."""
+    lines = re.findall(r"^COPY (?!--)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    return [word for line in lines for word in line.split()]
 
 
 def test_the_workflows_run_what_the_makefile_has() -> None:
@@ -160,6 +170,30 @@ def test_the_workflows_run_what_the_makefile_has() -> None:
     asked = {word for line in words for word in line if "=" not in word}
     assert asked <= targets
     assert {"lint", "test-ports", "test-runtimes", "test-minimal", "wheel-check"} <= asked
+
+
+def test_every_job_that_installs_torch_takes_the_build_without_cuda() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    assert workflow["env"]["PIP_EXTRA_INDEX_URL"] == "https://download.pytorch.org/whl/cpu"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="CI prints the notes on Linux")
+def test_a_release_has_the_notes_of_its_version_and_goes_to_pypi_without_a_password() -> None:
+    def notes(version: str) -> "subprocess.CompletedProcess[str]":
+        environment = os.environ | {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "one/two"}
+        script = ["bash", ROOT / ".ci" / "release-notes", version]
+        return subprocess.run(script, capture_output=True, text=True, check=False, env=environment)
+
+    written = (ROOT / "CHANGELOG.md").read_text()
+    printed = notes(uce_edge.__version__).stdout
+    assert "**What you may have to change**" in printed
+    assert "\n## " not in printed
+    assert len(printed) < len(written) / 2
+    assert "](docs/" not in printed
+    assert f"](https://github.com/one/two/blob/v{uce_edge.__version__}/docs/" in printed
+    assert notes("9.9.9").returncode == 1
+    job = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]["pypi"]
+    assert (job["needs"], job["environment"], job["permissions"]) == (["release"], "pypi", {"id-token": "write"})
 
 
 SETTINGS = [".pre-commit-config.yaml", ".github/ISSUE_TEMPLATE/bug.yml", ".github/ISSUE_TEMPLATE/idea.yml"]
