@@ -40,13 +40,15 @@ def dossier(
     model = choose_model(model, None)
     from uce_edge.dossier import pages
     from uce_edge.dossier.contents import collect
+    from uce_edge.evaluation.evaluation_data import arguments
 
     pages.check_place(out)
     found = collect(
         model, data, by=by or (), ood=ood or (), corrupt=corrupt, group=group, intended_use=intended_use, root=root
     )
-    words = ["uce-edge", "dossier", model.name, "--data", found.data.name]
+    words = ["uce-edge", "dossier", model.name, *arguments(data, ood=ood or (), root=root, group=group)]
     words += [word for column in by or () for word in ("--by", column)]
-    words += [word for name in found.evaluation.ood for word in ("--ood", name.name)]
-    pages.write(found, out, shlex.join([*words, *([] if corrupt else ["--no-corrupt"]), "--out", "dossier"]))
+    words += [] if corrupt else ["--no-corrupt"]
+    words += [] if intended_use is None else ["--intended-use", intended_use]
+    pages.write(found, out, shlex.join([*words, "--out", out.name or "dossier"]))
     say(f"Wrote {', '.join(pages.FILES)} to {quote(out)}. Open {quote(out / pages.INDEX)}.")

@@ -1,5 +1,7 @@
 """Change control: what recalibration may change, and what it must pass."""
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from uce_edge.contract import BY_CONFIDENCE, CUTOFF, IN_SET, LIMITS, VARIANCE_SCALE
@@ -34,8 +36,14 @@ MUST_NOT_CHANGE = (
 )
 
 
-def checks(evaluation: Evaluation, data: str) -> list[Check]:
-    """The conditions, with numbers of the present file."""
+def checks(evaluation: Evaluation, images: Sequence[str]) -> list[Check]:
+    """The conditions, with numbers of the present file.
+
+    Args:
+        evaluation: That of the present file.
+        images: The options that name its images, as `evaluate` and `compare` take them.
+    """
+    chosen = shlex.join(images)
     metrics = evaluation.metrics
     accuracy, error = metrics["accuracy"], metrics["tuce"]
     found = [
@@ -43,24 +51,24 @@ def checks(evaluation: Evaluation, data: str) -> list[Check]:
         Check(
             "same images",
             f"evaluated on the {evaluation.images:,} images of this dossier, which took part in no fit",
-            f"uce-edge evaluate NEW.onnx --data {data}",
+            f"uce-edge evaluate NEW.onnx {chosen}",
         ),
         Check(
             "accuracy",
             f"not below {100 * (accuracy.low or 0):.1f} %, the lower end of the present interval "
             f"(now {100 * (accuracy.value or 0):.1f} %)",
-            f"uce-edge evaluate NEW.onnx --data {data} --json",
+            f"uce-edge evaluate NEW.onnx {chosen} --json",
         ),
         Check(
             "calibration",
             "the two-sided test of the twin-referenced error does not find over- or underconfidence "
             f"(T-UCE now {100 * (error.value or 0):.2f} %)",
-            f"uce-edge evaluate NEW.onnx --data {data} --json",
+            f"uce-edge evaluate NEW.onnx {chosen} --json",
         ),
         Check(
             "no worse",
             "the paired comparison finds no metric worse than that of the present file",
-            f"uce-edge compare OLD.onnx NEW.onnx --data {data}",
+            f"uce-edge compare OLD.onnx NEW.onnx {chosen}",
         ),
     ]
     if evaluation.kept is not None:
@@ -69,7 +77,7 @@ def checks(evaluation: Evaluation, data: str) -> list[Check]:
                 "promise",
                 f"the 95 % bound of the error among accepted images is at most {evaluation.kept.target_error:g}, or "
                 "the images are too few to refute the promise, which is then recorded",
-                f"uce-edge evaluate NEW.onnx --data {data} --json",
+                f"uce-edge evaluate NEW.onnx {chosen} --json",
             )
         )
     if evaluation.metadata.probe:

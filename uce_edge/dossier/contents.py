@@ -13,7 +13,7 @@ from uce_edge.dossier import change_control, promises, regulation, software, sub
 from uce_edge.dossier.promises import PromiseCheck
 from uce_edge.dossier.subgroups import Subgroup
 from uce_edge.evaluation import Evaluation
-from uce_edge.evaluation.evaluation_data import EvaluationData
+from uce_edge.evaluation.evaluation_data import EvaluationData, arguments
 from uce_edge.integrity.model_check import Verified, verify_model
 from uce_edge.output import model_summary
 from uce_edge.output.wording import percent
@@ -124,7 +124,7 @@ def collect(
         subgroups={name: subgroups.measure(evaluation, rule, values) for name, values in columns.items()},
         promises=promises.check(evaluation, test.split.units()),
         limits=_limits(evaluation),
-        checks=change_control.checks(evaluation, data),
+        checks=change_control.checks(evaluation, arguments(data, root=root, group=group)),
         bill=bill,
     )
 

@@ -97,6 +97,13 @@ def base_name(source: str) -> str:
     return Path(source).name or source
 
 
+def arguments(source: str, *, ood: Sequence[str] = (), root: Path | None = None, group: str | None = None) -> list[str]:
+    """The options of a command that loads these images, without their paths."""
+    words = ["--data", base_name(source), *(word for name in ood for word in ("--ood", base_name(name)))]
+    given = {"--group": group, "--root": None if root is None else base_name(str(root))}
+    return words + [word for name, value in given.items() if value is not None for word in (name, value)]
+
+
 def _load_ood(
     names: Sequence[str], spec: ImageSpec, root: Path | None, own: npt.NDArray[Any], most: int | None
 ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, tuple[str, ...]]]:

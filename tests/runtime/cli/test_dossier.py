@@ -1,17 +1,24 @@
 """One folder of evidence about a file: complete, checked against the tools it quotes, written whole or not at all."""
 
 import csv
+import html
 import json
+import re
+import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from conftest import GOLDEN
+import typer
+from conftest import GOLDEN, Call
 from PIL import Image
 from scipy import stats
 
 from tests.helpers.errors import raises
+from uce_edge.cli import app
 from uce_edge.datasets import splits
 from uce_edge.dossier import pages, software
 from uce_edge.dossier.contents import collect
@@ -212,3 +219,37 @@ def test_an_earlier_dossier_is_replaced(folder: Path, table: Path) -> None:
     pages.write(again, folder.parent / "second", "uce-edge dossier --again")
     assert "--again" in (folder.parent / "second" / pages.INDEX).read_text()
     assert not [path for path in folder.parent.iterdir() if path.name.startswith(".")]
+
+
+def arguments(line: str) -> dict[str, Any]:
+    """What the program reads in a command of a page."""
+    words = shlex.split(line)
+    assert words[0] == "uce-edge"
+    found = typer.main.get_command(app).get_command(None, words[1])  # type: ignore[attr-defined,arg-type]
+    values: dict[str, Any] = found.make_context(words[1], words[2:]).params
+    return values
+
+
+def test_its_commands_have_all_options_quoted_and_no_path(table: Path, tmp_path: Path, call: Call) -> None:
+    secret = tmp_path / "mrs smith"
+    shutil.copytree(table.parent, secret / "test images")
+    data = (secret / "test images" / "test.csv").rename(secret / "test images" / "my test.csv")
+    out, use = secret / "the dossier", "Sorting 'new' & \"old\" letters."
+    made = call(
+        "dossier", MODEL, "--data", data, "--by", "scanner", "--ood", "far", "--group", "scanner", "--no-corrupt",
+        "--intended-use", use, "--root", secret, "--out", out,
+    )  # fmt: skip
+    assert made.code == 0, made.err
+    page = (out / pages.INDEX).read_text(encoding="utf-8")
+    (again,) = re.findall(r"uce-edge dossier [^<]*--out [^<]*", page[page.rindex("<footer") :])
+    found = arguments(html.unescape(again))
+    expected = {"data": "my test.csv", "by": ("scanner",), "ood": ("far",), "group": "scanner", "corrupt": False}
+    expected |= {"intended_use": use, "root": "mrs smith", "out": "the dossier", "model": MODEL.name}
+    assert {name: found[name] for name in expected} == expected
+    document = json.loads((out / pages.DATA).read_text())
+    commands = [one["command"] for one in document["change_control"]["checks"] if "--data" in one["command"]]
+    assert len(commands) > 3
+    for line in commands:
+        found = arguments(line)
+        assert (found["data"], found["group"], found["root"]) == ("my test.csv", "scanner", "mrs smith")
+    assert not [file for file in out.iterdir() if str(secret) in file.read_text(encoding="utf-8")]
