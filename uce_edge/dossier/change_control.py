@@ -1,11 +1,14 @@
 """Change control: what recalibration may change, and what it must pass."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from uce_edge.contract import BY_CONFIDENCE, CUTOFF, IN_SET, LIMITS, VARIANCE_SCALE
+from uce_edge.dossier.promises import PromiseCheck
 from uce_edge.evaluation import Evaluation
+from uce_edge.output.wording import at_most, percent
+from uce_edge.rejection.guarantee import upper_bound
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,12 @@ MUST_NOT_CHANGE = (
 )
 
 
-def checks(evaluation: Evaluation, images: Sequence[str]) -> list[Check]:
+def checks(evaluation: Evaluation, promises: Iterable[PromiseCheck], images: Sequence[str]) -> list[Check]:
     """The conditions, with numbers of the present file.
 
     Args:
         evaluation: That of the present file.
+        promises: Its promises. Each has a check, because recalibration may move the limit behind any of them.
         images: The options that name its images, as `evaluate` and `compare` take them.
     """
     chosen = shlex.join(images)
@@ -71,15 +75,24 @@ def checks(evaluation: Evaluation, images: Sequence[str]) -> list[Check]:
             f"uce-edge compare OLD.onnx NEW.onnx {chosen}",
         ),
     ]
-    if evaluation.kept is not None:
-        found.append(
-            Check(
-                "promise",
-                f"the 95 % bound of the error among accepted images is at most {evaluation.kept.target_error:g}, or "
-                "the images are too few to refute the promise, which is then recorded",
-                f"uce-edge evaluate NEW.onnx {chosen} --json",
-            )
+    found += [
+        Check(
+            f"promise: {one.name}",
+            f"the new file promises this or more: {one.promise}; its own dossier finds the promise kept, or the images "
+            f"too few to decide, which is then recorded (now {one.here})",
+            f"uce-edge dossier NEW.onnx {chosen} --out NEW",
         )
+        for one in promises
+    ]
+    found += [
+        Check(
+            f"out of distribution: {one.name}",
+            f"at most {at_most(upper_bound(round(accepted * one.images), one.images, 0.95))} of these "
+            f"{one.images:,} images are accepted, the 95 % bound of the present share (now {percent(accepted)})",
+            shlex.join(["uce-edge", "evaluate", "NEW.onnx", *images, "--ood", one.name, "--json"]),
+        )
+        for one, accepted in ((one, one.accepted if one.gated is None else one.gated) for one in evaluation.ood)
+    ]
     if evaluation.metadata.probe:
         found.append(Check("replay", "logged decisions of the old file replay as before", "uce-edge replay LOG.jsonl"))
     return found

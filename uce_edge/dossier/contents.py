@@ -113,7 +113,7 @@ def collect(
     bill = software.bill_of_materials(model.name, loaded.sha256, metadata=loaded.metadata)
     damaged = _CORRUPTED if corrupt and loaded.metadata.image.dtype == "uint8" else 0
     evaluation = test.evaluate(loaded, names=test.names, corrupt=damaged)
-    rule = loaded.metadata.rule
+    rule, checked = loaded.metadata.rule, promises.check(evaluation, test.split.units())
     return Dossier(
         created=datetime.now(UTC).strftime("%Y-%m-%d"),
         intended_use=intended_use,
@@ -122,9 +122,9 @@ def collect(
         data=_card(test, loaded),
         evaluation=evaluation,
         subgroups={name: subgroups.measure(evaluation, rule, values) for name, values in columns.items()},
-        promises=promises.check(evaluation, test.split.units()),
+        promises=checked,
         limits=_limits(evaluation),
-        checks=change_control.checks(evaluation, arguments(data, root=root, group=group)),
+        checks=change_control.checks(evaluation, checked, arguments(data, root=root, group=group)),
         bill=bill,
     )
 

@@ -6,7 +6,7 @@ promise, so many failures have a probability below 5 %. Otherwise the images can
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ _NAMED = 3
 class PromiseCheck:
     """A promise of the file, beside what the test images show."""
 
+    name: str
+    """In a word or two."""
     promise: str
     proved_on: str
     here: str
@@ -59,7 +61,7 @@ def check(evaluation: Evaluation, units: npt.NDArray[np.generic] | None) -> list
     if sets is not None and metadata.sets is not None:
         found.append(_sets(sets, metadata.sets))
     few = "" if len(rows) == evaluation.images else f" (one image of each of {len(rows):,} groups or copies)"
-    return [PromiseCheck(one.promise, one.proved_on, one.here + few, one.kept) for one in found]
+    return [replace(one, here=one.here + few) for one in found]
 
 
 def decided(failures: int, images: int, target: float, risk: float = _RISK) -> bool | None:
@@ -114,6 +116,7 @@ def _error(kept: Kept, stored: ErrorPromise, wrong: npt.NDArray[np.bool_]) -> Pr
     errors, accepted = int((kept.accepted & wrong).sum()), int(kept.accepted.sum())
     error = "no image is accepted" if kept.error is None else f"{errors:,} of {accepted:,} accepted images are wrong"
     return PromiseCheck(
+        "accepted error",
         f"of the accepted images at most {percent(kept.target_error)} are wrong, with confidence "
         f"{percent(kept.confidence, 0)}",
         f"{stored.images:,} images that nothing was fitted on, by an exact binomial bound that allows for the search "
@@ -130,6 +133,7 @@ def _error_by_label(labels: Sequence[KeptClass], stored: ErrorPromise) -> Promis
         if one.target_error is not None
     }
     return PromiseCheck(
+        "accepted error by label",
         "of the accepted images with each label at most the share of that label is wrong",
         f"{stored.images:,} images that nothing was fitted on, by a bound for each of {stored.tested} labels",
         f"{_by_name(found, 'labels')}; {len(labels) - len(found)} of {len(labels)} labels have no promise",
@@ -140,6 +144,7 @@ def _error_by_label(labels: Sequence[KeptClass], stored: ErrorPromise) -> Promis
 def _gate(gated: Gated, images: int) -> PromiseCheck:
     rejected = round(gated.own_rejected * images)
     return PromiseCheck(
+        "novelty gate",
         f"at most {percent(gated.level)} of images like the calibration images are rejected as out of distribution",
         "images that nothing was fitted on, by the exact bound of an order statistic",
         f"{rejected:,} of {images:,} are rejected ({percent(gated.own_rejected, 2)})",
@@ -163,6 +168,7 @@ def _sets(sets: Sets, stored: LabelSets) -> PromiseCheck:
     whole = sets_decided(sets.covered.of - sets.covered.count, sets.covered.of, stored.images, sets.alpha)
     of_class = "every class" if stored.by_class else "all classes together"
     return PromiseCheck(
+        "prediction sets",
         f"the set of labels contains the true label for at least {percent(1 - sets.alpha)} of the images of "
         f"{of_class}, on average over the images that fit the limits",
         f"{stored.images:,} images that nothing else was fitted on, by split conformal prediction ({stored.score})",

@@ -20,7 +20,7 @@ from scipy import stats
 from tests.helpers.errors import raises
 from uce_edge.cli import app
 from uce_edge.datasets import splits
-from uce_edge.dossier import pages, software
+from uce_edge.dossier import change_control, pages, software
 from uce_edge.dossier.contents import collect
 from uce_edge.dossier.promises import check, decided, sets_decided
 from uce_edge.errors import UsageError
@@ -103,6 +103,44 @@ def test_the_page_has_every_class(folder: Path) -> None:
     shown = page[page.index("<h3>By class</h3>") :]
     for one in rates:
         assert f"{one['sensitivity']['count']:,} of {one['sensitivity']['of']:,}" in shown
+
+
+@pytest.mark.parametrize(
+    ("golden", "names"),
+    [
+        ("digits-sets-lac.onnx", ["prediction sets"]),
+        ("digits-novelty.onnx", ["accepted error", "novelty gate"]),
+        ("digits-mc.onnx", ["accepted error"]),
+        ("digits-rule-classes.onnx", []),
+    ],
+)
+def test_a_changed_file_is_checked_for_every_promise(table: Path, golden: str, names: list[str]) -> None:
+    """Recalibration may move the limits of sets and the cutoff of the gate, too."""
+    model = Model(GOLDEN / golden, "cpu")
+    found = EvaluationData.load(str(table), model.metadata).evaluate(model)
+    kept = check(found, None)
+    broken = check(replace(found, truth=(found.truth + 1) % len(model.classes)), None)
+    for promises in (kept, broken):
+        tests = [one for one in change_control.checks(found, promises, ["--data", "test.csv"]) if "promise" in one.name]
+        assert [one.name for one in tests] == [f"promise: {name}" for name in names]
+        for one, promise in zip(tests, promises, strict=True):
+            assert promise.promise in one.condition
+            assert promise.here in one.condition
+            assert arguments(one.command)["data"] == "test.csv"
+            assert one.command.startswith("uce-edge dossier NEW.onnx"), "the command that tests all promises"
+
+
+def test_a_gate_that_rejects_nothing_fails_its_check(table: Path) -> None:
+    """Its promise is about familiar images alone, so that a smaller cutoff keeps it."""
+    model = Model(GOLDEN / "digits-novelty.onnx", "cpu")
+    test = EvaluationData.load(str(table), model.metadata, ood=["far"])
+    found = test.evaluate(model)
+    (far,) = found.ood
+    (one,) = [one for one in change_control.checks(found, (), ["--data", "a b"]) if one.name.endswith(": far")]
+    (limit,) = re.findall(r"at most ([0-9.]+) %", one.condition)
+    assert far.gated is not None
+    assert 100 * far.gated < float(limit) < 100 * far.accepted, "without the gate, more are accepted"
+    assert arguments(one.command)["ood"] == ("far",)
 
 
 @pytest.mark.parametrize(
