@@ -7,6 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.status import Status
 
 EVERY = 10.0
 """Seconds between two lines, at least."""
@@ -14,8 +18,9 @@ EVERY = 10.0
 _AT_ONCE = 0.01  # seconds
 _is_hidden = False
 _is_drawn = False  # a terminal has one bar at a time
+_status: "Status | None" = None  # of work without steps, which makes room for a bar
 _print_line: Callable[[str], None] | None = None
-_last_line = time.monotonic()
+_last_line = _last_step = time.monotonic()
 
 
 def hide(hidden: bool) -> None:
@@ -52,7 +57,7 @@ def progress(task: str, total: int, shown: bool = True, unit: str = "") -> Itera
         yield _Lines(task, total, unit)
     else:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with _drawn(), Progress(*columns, console=console, transient=True) as bar:
+        with _drawn(), _without_status(), Progress(*columns, console=console, transient=True) as bar:
             identifier = bar.add_task(task, total=total)
             yield lambda steps: bar.advance(identifier, steps)
 
@@ -61,19 +66,23 @@ def progress(task: str, total: int, shown: bool = True, unit: str = "") -> Itera
 def working(task: str) -> Iterator[None]:
     """Report work that has no steps, and the time it has taken.
 
-    What the work itself reports comes first.
+    Steps inside of it are shown instead, for as long as they last.
 
     Args:
         task: The work, as in "tracing the network".
     """
     from rich.console import Console
 
+    global _status  # noqa: PLW0603 - a program has one terminal
     console = Console(stderr=True)
-    if _is_hidden or _is_drawn:
+    if _is_hidden or _is_drawn or _status is not None:
         yield
     elif console.is_terminal:
-        with _drawn(), console.status(task):
-            yield
+        try:
+            with console.status(task) as _status:
+                yield
+        finally:
+            _status = None
     elif _print_line is None:
         yield
     else:
@@ -91,9 +100,9 @@ def _repeat(task: str, ended: threading.Event) -> None:
     """Print a line where the last one is long ago, until the work has ended."""
     global _last_line  # noqa: PLW0603 - all tasks share one stderr
     started = time.monotonic()
-    while not ended.wait(max(_last_line + EVERY - time.monotonic(), _AT_ONCE)):
+    while not ended.wait(max(max(_last_line, _last_step) + EVERY - time.monotonic(), _AT_ONCE)):
         now = time.monotonic()
-        if _print_line is not None and now - _last_line >= EVERY:
+        if _print_line is not None and now - max(_last_line, _last_step) >= EVERY:
             _last_line = now
             _print_line(f"{task}: {_duration(now - started)} so far")
 
@@ -108,6 +117,19 @@ def _drawn() -> Iterator[None]:
         _is_drawn = False
 
 
+@contextmanager
+def _without_status() -> Iterator[None]:
+    """Make room for a bar."""
+    if _status is None:
+        yield
+        return
+    _status.stop()
+    try:
+        yield
+    finally:
+        _status.start()
+
+
 class _Lines:
     """Prints a line where the last one is long ago."""
 
@@ -116,12 +138,15 @@ class _Lines:
         self._done, self._first, self._started = 0, 0, time.monotonic()
 
     def __call__(self, steps: int) -> None:
-        global _last_line  # noqa: PLW0603 - all tasks share one stderr
+        global _last_line, _last_step  # noqa: PLW0603 - all tasks share one stderr
         self._done += steps
         now = time.monotonic()
         if now - self._started < _AT_ONCE:  # steps of an earlier process, which a resumed task skips
             self._first = self._done
-        if _print_line is None or not self._first < self._done < self._total or now - _last_line < EVERY:
+        if _print_line is None or not self._first < self._done < self._total:
+            return
+        _last_step = now  # so that work around it leaves the next line to it
+        if now - _last_line < EVERY:
             return
         _last_line = now
         left = (now - self._started) / (self._done - self._first) * (self._total - self._done)

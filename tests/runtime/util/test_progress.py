@@ -88,6 +88,33 @@ def test_a_terminal_has_one_bar_at_a_time(monkeypatch) -> None:
     assert not progress._is_drawn
 
 
+def test_steps_of_work_show_their_bar_and_their_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "_is_hidden", False)
+
+    def work() -> None:
+        with progress.working("outer"), progress.progress("inner", 20) as advance:
+            for _ in range(20):
+                time.sleep(0.06)
+                advance(1)
+
+    with monkeypatch.context() as terminal:
+        terminal.setenv("FORCE_COLOR", "1")
+        work()
+        drawn = capsys.readouterr().err
+        assert "outer" in drawn
+        assert "inner" in drawn
+    printed: list[str] = []
+    monkeypatch.setattr(progress, "EVERY", 0.3)
+    for name in ("_print_line", "_last_line", "_last_step"):
+        monkeypatch.setattr(progress, name, getattr(progress, name))  # restored afterwards
+    progress.print_lines(printed.append)
+    work()
+    assert printed
+    assert all(line.startswith("inner: ") for line in printed), printed
+
+
 def test_a_library_and_a_quiet_program_print_nothing(lines, capfd) -> None:
     printed, now = lines
     progress.print_lines(None)
