@@ -8,9 +8,13 @@ import onnx
 import pytest
 from helpers.errors import raises
 from helpers.nets import Net, export
+from helpers.progress_lines import done, every_line
 
-from uce_edge.contract import Inference, NoiseKind, Precision
+from uce_edge.contract import Inference, NoiseKind, Precision, ResizeMode
+from uce_edge.datasets import labelled
 from uce_edge.datasets.splits import Split
+from uce_edge.images.resize import Resize
+from uce_edge.metadata import ImageSpec
 from uce_edge.runtime.model import Model
 from uce_edge_export.options import ChannelOrder, Layout
 from uce_edge_export.pipeline import export_third_party
@@ -86,6 +90,48 @@ def test_a_way_that_is_not_clearly_better_than_the_default_is_not_taken() -> Non
     default, near = fit(preprocessing.DEFAULT, [0.5, 0.7, 0.6, 0.4]), fit(IMAGENET, [0.6, 0.4, 0.3, 0.6])
     assert trials.choose([near, default], usual) == (default, (near,))
     assert trials.choose([fit(IMAGENET, [0.4, 0.6, 0.5, 0.31]), default], usual).chosen.way == IMAGENET
+
+
+def test_trials_of_scalings_and_resizes_report_their_runs(
+    data: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    originals = np.empty(len(data), object)
+    originals[:] = list(data.images.repeat(2, 1).repeat(2, 2))
+    source, path = read(by_colour(IMAGENET), tmp_path)
+    metadata = third_party.metadata(source, path, inference=Inference.DETERMINISTIC)
+    photos, lines = replace(data, originals=originals), every_line(monkeypatch)
+    fitted = preprocessing.fit_pixels(source, metadata, photos, scaling_given=False, resize_given=False)
+    assert fitted.resizing is not None
+    found = done(lines, "trying ways to prepare pixels")
+    scalings, resizes = preprocessing.usual_scalings(3), preprocessing.usual_resizes(metadata.image)
+    assert f"160 of {32 * len(scalings)} images" in found
+    # The first way is known from the scalings; blocks of 16 were resized one by one.
+    assert f"16 of {64 * (len(resizes) - 1)} images" in found
+    preprocessing.plain_report(fitted.source, fitted.metadata.image, data)
+    assert "96 of 120 images" in done(lines, "measuring without noise")
+
+
+def test_a_resize_gives_the_same_answers_block_by_block(data: Split, tmp_path: Path) -> None:
+    originals = np.empty(len(data), object)
+    originals[:] = list(np.random.default_rng(3).integers(0, 256, (len(data), 11, 14, 3)).astype(np.uint8))
+    source, path = read(by_colour(IMAGENET), tmp_path)
+    spec = third_party.metadata(source, path, inference=Inference.DETERMINISTIC).image
+    cut = Resize(ResizeMode.CROP, 9)
+    in_blocks = trials.Trials(source.classifier, spec, replace(data, originals=originals))
+    first = in_blocks.fit(Way(IMAGENET, cut), 40)
+    more = in_blocks.fit(Way(IMAGENET, cut), 120)
+    whole = labelled.resized(replace(data, originals=originals), replace(spec, resize=cut))
+    at_once = trials.Trials(source.classifier, replace(spec, resize=cut), replace(whole, originals=None))
+    np.testing.assert_array_equal(more.hits, at_once.fit(Way(IMAGENET, cut), 120).hits)
+    np.testing.assert_array_equal(first.hits, more.hits[:40])
+
+
+def test_images_that_are_read_again_are_counted(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = every_line(monkeypatch)
+    originals = np.empty(len(data), object)
+    originals[:] = list(data.images.repeat(20, 1).repeat(20, 2))
+    labelled.resized(replace(data, originals=originals), ImageSpec(8, 8, 3, resize=Resize(ResizeMode.PAD)))
+    assert "100 of 120 images" in done(lines, "resizing images")
 
 
 # The command line.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from uce_edge._util.progress import progress
 from uce_edge.datasets import class_order, overlap
 from uce_edge.datasets.image_files import LOG
 from uce_edge.datasets.resolve import Resolved, resolve
@@ -220,20 +221,27 @@ def _prepared(split: Split, spec: ImageSpec) -> Split:
     return replace(split, images=np.stack([loader.prepare(image, spec) for image in pixels]), originals=originals)
 
 
-def resized(split: Split, spec: ImageSpec) -> Split:
+def resized(split: Split, spec: ImageSpec, *, shown: bool = True) -> Split:
     """The same images, read again for another spec.
 
     Images without originals are finished, and stay.
+
+    Args:
+        split: The images.
+        spec: The image that the model takes.
+        shown: Whether to show progress; False for a part of larger work.
 
     Raises:
         ImageError: An image cannot be resized in this way.
     """
     if split.originals is None:
         return split
-    pixels = [
-        loader.load(original, spec, note=lambda _: None)
-        if isinstance(original, str)
-        else loader.prepare(original, spec)
-        for original in split.originals
-    ]
+    pixels = []
+    with progress("resizing images", len(split), shown, "images") as advance:
+        for original in split.originals:
+            if isinstance(original, str):
+                pixels.append(loader.load(original, spec, note=lambda _: None))
+            else:
+                pixels.append(loader.prepare(original, spec))
+            advance(1)
     return replace(split, images=np.stack(pixels))

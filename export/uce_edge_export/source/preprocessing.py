@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
+from uce_edge._util.progress import progress
 from uce_edge.calibration.maps import fit_map
 from uce_edge.contract import Method, ResizeFilter, ResizeMode
 from uce_edge.datasets.splits import Split
@@ -135,8 +136,9 @@ def plain_report(source: ThirdParty, spec: ImageSpec, data: Split) -> Calibratio
     """Quality of a network without noise, at its best temperature."""
     classifier = source.classifier
     session = open_session(ir.to_proto(classifier.model).SerializeToString(), Device.CPU)
-    # The graph of a network that takes BGR reverses the channels itself.
-    logits = run(session, classifier, spec, ChannelOrder.RGB, data)
+    with progress("measuring without noise", len(data), unit="images") as advance:
+        # The graph of a network that takes BGR reverses the channels itself.
+        logits = run(session, classifier, spec, ChannelOrder.RGB, data, advance)
     return fit_map(Method.TEMPERATURE, logits[None], data.labels).outcome
 
 

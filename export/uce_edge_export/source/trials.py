@@ -1,6 +1,7 @@
 """Try ways to prepare pixels, on more and more labelled images."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -8,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from uce_edge._util.progress import progress
 from uce_edge.calibration.maps import fit_map
 from uce_edge.contract import Method
 from uce_edge.datasets import labelled
@@ -21,7 +23,7 @@ from uce_edge_export.check.graph_reference import normalised
 from uce_edge_export.graph.assembly import Classifier
 from uce_edge_export.options import ChannelOrder
 
-_BLOCK = 16
+_BLOCK = 16  # images between two steps of a progress bar
 _ORDER_SEED = 20200713
 _CLEARLY = 2.0  # standard errors of the paired NLL by which a way is clearly worse
 _EQUAL = 0.005  # NLL that makes no difference to a user, however sure it is
@@ -176,7 +178,11 @@ class Trials:
         Raises:
             ImageError: One of them cannot be resized in this way.
         """
-        logits, labels = self._on(way, images), self._data.labels[:images]
+        with self._progress([way], images) as advance:
+            return self._fit(way, images, advance)
+
+    def _fit(self, way: Way, images: int, advance: Callable[[int], None]) -> Fit:
+        logits, labels = self._on(way, images, advance), self._data.labels[:images]
         if not np.isfinite(logits).all():
             return Fit(way.scaling, np.full(len(labels), np.inf), np.zeros(len(labels), bool), True, way.resize)
         fitted = fit_map(Method.TEMPERATURE, logits[None], labels)
@@ -185,29 +191,43 @@ class Trials:
 
     def _fits(self, ways: Sequence[Way], images: int) -> list[Fit]:
         fits = []
-        for way in ways:
-            try:
-                fits.append(self.fit(way, images))
-            except ImageError:  # too narrow to be cut out of: the others are left
-                if way.resize == self._spec.resize:
-                    raise
+        with self._progress(ways, images) as advance:
+            for way in ways:
+                try:
+                    fits.append(self._fit(way, images, advance))
+                except ImageError:  # too narrow to be cut out of: the others are left
+                    if way.resize == self._spec.resize:
+                        raise
         return fits
 
-    def _on(self, way: Way, images: int) -> npt.NDArray[np.float64]:
+    def _progress(self, ways: Sequence[Way], images: int) -> AbstractContextManager[Callable[[int], None]]:
+        runs = sum(len(self._unknown(way, images)) for way in ways)
+        return progress("trying ways to prepare pixels", runs, unit="images")
+
+    def _unknown(self, way: Way, images: int) -> range:
+        """The numbers of the images without logits."""
+        return range(len(self._logits.get(way, ())), min(images, len(self._data)))
+
+    def _on(self, way: Way, images: int, advance: Callable[[int], None]) -> npt.NDArray[np.float64]:
         """The logits of the first images, of which some may be known."""
-        known = self._logits.get(way)
-        start = 0 if known is None else len(known)
-        if start < min(images, len(self._data)):
-            spec = replace(self._spec, resize=way.resize)
-            data = self._data.take(np.arange(start, min(images, len(self._data))))
-            data = data if spec == self._spec else labelled.resized(data, spec)
-            fresh = run(self._session, self._classifier, way.scaling.of(spec), way.scaling.order, data)
-            self._logits[way] = known = fresh if known is None else np.concatenate([known, fresh])
+        spec = replace(self._spec, resize=way.resize)
+        unknown = self._unknown(way, images)
+        parts = [self._logits[way]] if way in self._logits else []
+        for start in unknown[::_BLOCK]:
+            data = self._data.take(np.arange(start, min(start + _BLOCK, unknown.stop)))
+            data = data if spec == self._spec else labelled.resized(data, spec, shown=False)
+            parts.append(run(self._session, self._classifier, way.scaling.of(spec), way.scaling.order, data, advance))
+        self._logits[way] = np.concatenate(parts)
         return self._logits[way][:images]
 
 
 def run(
-    session: Any, classifier: Classifier, spec: ImageSpec, order: ChannelOrder, data: Split
+    session: Any,
+    classifier: Classifier,
+    spec: ImageSpec,
+    order: ChannelOrder,
+    data: Split,
+    advance: Callable[[int], None],
 ) -> npt.NDArray[np.float64]:
     """The logits of the network without noise, block by block."""
     name = session.get_inputs()[0].name
@@ -218,6 +238,7 @@ def run(
         if order is ChannelOrder.BGR:
             pixels = np.ascontiguousarray(np.flip(pixels, axis))
         blocks.append(session.run(None, {name: pixels})[0])
+        advance(len(pixels))
     return np.concatenate(blocks).astype(np.float64)
 
 
