@@ -274,6 +274,31 @@ def test_all_layers_follow_the_tail_and_resume(
     assert whole == cut
 
 
+def test_a_tail_that_training_all_layers_did_not_better_keeps_its_trunk(
+    tiny: Backbone, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gate of `auto` then looks at the trunk, as after `--unfreeze tail`."""
+    recipe = recipe_of(tiny, unfreeze=Unfreeze.ALL, rates=Rates.FIXED)
+    inner = training._Loop._held_out
+
+    def measured(loop: training._Loop) -> list[float]:
+        nll, accuracy = inner(loop)
+        return [nll + worse * (loop.recipe.unfreeze is Unfreeze.ALL), accuracy]
+
+    monkeypatch.setattr(training._Loop, "_held_out", measured)
+    for worse, kept in ((9.0, Unfreeze.TAIL), (-9.0, Unfreeze.ALL)):
+        training.train(dataset, tmp_path / kept, recipe)
+        run = Run.load(tmp_path / kept)
+        choice = run.layer_choice
+        assert choice is not None
+        assert (choice.kept, choice.all_nll > choice.tail_nll) == (kept, worse > 0)
+        assert run.recipe == recipe, "the recipe is what was asked for"
+        assert bool(run.features(None).frozen) == (kept is Unfreeze.TAIL)
+    tail = training.train(dataset, tmp_path / "plain", replace(recipe, unfreeze=Unfreeze.TAIL))
+    assert Run.load(tmp_path / Unfreeze.TAIL).features(None) == tail.features(None)
+    assert Run.load(tmp_path / "plain").layer_choice is None
+
+
 def test_images_that_chose_train_the_tail_in_the_end(tiny: Backbone, dataset: Dataset, tmp_path: Path) -> None:
     """The weights are those of a training that chooses nothing, for as many epochs."""
     recipe = recipe_of(tiny, p=0.05, rates=Rates.FIXED)

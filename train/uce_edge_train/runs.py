@@ -19,7 +19,7 @@ from uce_edge.datasets.splits import Dataset
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import Calibration, ClassNames, ImageSpec, LaplaceFit, Rate, Sketch
 from uce_edge.rejection.promises import AUTO_FEATURES, NoveltyPromise, Promise
-from uce_edge_train.choices import Dropout
+from uce_edge_train.choices import Dropout, Unfreeze
 from uce_edge_train.dropout.gaussian_layers import gaussian_layers
 from uce_edge_train.networks import parameter_groups, tensor_files
 from uce_edge_train.networks import seam as seams
@@ -45,6 +45,18 @@ class TrainingScores(Record):
     """Of the selection images after it, or of the calibration images where nothing was chosen; without noise. For a
     pretrained network, with the best temperature."""
     held_out_accuracy: Share
+
+
+@dataclass(frozen=True)
+class LayerChoice(Record):
+    """Whether all layers stayed trained after the tail, and why."""
+
+    kept: Unfreeze
+    """tail: the trunk has its pretrained weights."""
+    tail_nll: float
+    """Of the selection images, before all layers were trained."""
+    all_nll: float
+    """The lowest after it."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,14 @@ class Run(Record):
     """How the posterior of the last layer was fitted, if it has one; `laplace.safetensors` holds it."""
     group: Annotated[str | None, OPTIONAL] = None
     """The column or pattern that groups its images; no group is in two splits."""
+    layer_choice: Annotated[LayerChoice | None, OPTIONAL] = None
+    """Of a training of all layers; None for others, and for runs of older versions."""
     tools: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def unfrozen(self) -> Unfreeze | None:
+        """The layers of a pretrained network that have other weights now; None for what `recipe.freeze` leaves."""
+        return self.recipe.unfreeze if self.layer_choice is None else self.layer_choice.kept
 
     @property
     def masks(self) -> bool:
@@ -90,9 +109,9 @@ class Run(Record):
     def features(self, novelty: NoveltyPromise | None) -> FeatureChoice:
         """What a novelty gate looks at."""
         model = self.build()
-        if self.recipe.unfreeze is not None:
+        if self.unfrozen is not None:
             tail = seams.weights_behind(model, self.recipe.seam)
-            parameter_groups.thaw(model, tail, self.recipe.unfreeze)
+            parameter_groups.thaw(model, tail, self.unfrozen)
         parameter_groups.freeze(model, self.recipe.freeze)
         wanted = AUTO_FEATURES if novelty is None else novelty.features
         frozen: frozenset[str] = frozenset() if self.recipe.init is None else parameter_groups.frozen_weights(model)

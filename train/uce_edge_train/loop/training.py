@@ -27,7 +27,7 @@ from uce_edge.datasets import overlap
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UceEdgeError, UsageError, expected
 from uce_edge.metadata import ImageSpec
-from uce_edge_train.choices import Arithmetic, Dropout, Rates, Schedule, TrainDevice
+from uce_edge_train.choices import Arithmetic, Dropout, Rates, Schedule, TrainDevice, Unfreeze
 from uce_edge_train.data import mixup, selection
 from uce_edge_train.data.augmentation import Augmentation
 from uce_edge_train.data.pixel_scaling import channel_statistics, normalise
@@ -43,7 +43,7 @@ from uce_edge_train.loop.process_group import Group, join
 from uce_edge_train.networks import parameter_groups, pretrained
 from uce_edge_train.networks import seam as seams
 from uce_edge_train.recipe import Recipe
-from uce_edge_train.runs import Run, TrainingScores, save_weights, tool_versions
+from uce_edge_train.runs import LayerChoice, Run, TrainingScores, save_weights, tool_versions
 
 _log = logging.getLogger(__name__)
 _PLATEAU = 10  # epochs without a lower training NLL before the learning rate falls, as in the authors' code
@@ -109,10 +109,14 @@ def train(
         reached = stored_recipe(out).unfreeze if resumes else None
         begun = next((number for number, stage in enumerate(stages) if stage.unfreeze is reached), 0)
         last = kept_epoch(out, best=recipe.patience is not None) if begun else {}
+        choice = None
         for number, stage in enumerate(stages[begun:]):
             before, last = last, job.train(stage, resumes and number == 0, last)
-            if before and group.leads:
-                _log.info(_all_layers(before["held_out_nll"], last["held_out_nll"]))
+            if before:
+                kept = Unfreeze.TAIL if last is before else Unfreeze.ALL
+                choice = LayerChoice(kept, before["held_out_nll"], job.lowest)
+                if group.leads:
+                    _log.info(_all_layers(choice))
         rate = job.fit_rate(stages[0]) if recipe.rates is Rates.FITTED else None
         if rate is not None:
             last = last | job.scores(stages[0])
@@ -137,6 +141,7 @@ def train(
                 held_out_accuracy=last["held_out_accuracy"],
             ),
             group=dataset.group,
+            layer_choice=choice,
             tools=tool_versions() | {"device": str(group.device), "processes": str(group.size)},
         )
         if group.leads:
@@ -160,6 +165,8 @@ class _Job:
     out: Path
     tensorboard: bool
     features: Path
+    lowest: float = float("inf")
+    """The lowest held-out NLL of the last stage."""
 
     def train(self, stage: Recipe, resumes: bool, before: dict[str, Any]) -> dict[str, Any]:
         """Train one stage; returns the log of the epoch whose weights are kept.
@@ -187,6 +194,7 @@ class _Job:
         with open_journal(out, stage.epochs, events, training.progress.epoch, second=bool(before)) as journal:
             _Loop(training, stage, feed, self.hashes["train"], group, out, journal).run()
         progress = training.progress
+        self.lowest = min(row["held_out_nll"] for row in progress.log)
         if training.best:
             training.take(training.best)
             return progress.log[progress.best_epoch - 1] if progress.best_epoch else before
@@ -403,11 +411,12 @@ class _Loop:
         )
 
 
-def _all_layers(tail: float, best: float) -> str:
+def _all_layers(choice: LayerChoice) -> str:
     """What came of training all layers after the tail."""
-    if best < tail:
-        return f"All layers are trained: they lower the NLL of the selection images from {tail:.3f} to {best:.3f}."
-    return f"The trunk stays frozen: training all layers does not lower the NLL of the selection images, {tail:.3f}."
+    change = f"the NLL of the selection images from {choice.tail_nll:.3f} to {choice.all_nll:.3f}"
+    if choice.kept is Unfreeze.ALL:
+        return f"All layers are trained: they lower {change}."
+    return f"The trunk stays frozen: training all layers changes {change}."
 
 
 def image_of(dataset: Dataset, recipe: Recipe) -> ImageSpec:
