@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 from conftest import GOLDEN, ROOT
 from PIL import Image
+from typer.core import TyperGroup
 
 import uce_edge
-from uce_edge import models
+from uce_edge import cli, models
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -98,3 +100,22 @@ def test_links_between_the_documents_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     local = [link for link in links if not re.match(r"[a-z]+:", link)]
     assert [link for link in local if not (page.parent / link).exists()] == []
+
+
+COMMANDS = re.compile(r"\buce-edge ([a-z]+)\b([^`#|;&>\n]*)")
+
+
+SHOWN = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/README.md")]
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_options_of_commands_in_the_documents_exist(page: Path) -> None:
+    program = typer.main.get_command(cli.app)
+    assert isinstance(program, TyperGroup)
+    wrong = []
+    for shown in COMMANDS.finditer(page.read_text(encoding="utf-8").replace("\\\n", " ")):
+        command = program.commands.get(shown[1])
+        named = re.findall(r"(?<![\w-])--[a-z][a-z-]*", shown[2])
+        known = {name for one in command.params for name in one.opts + one.secondary_opts} if command else set()
+        wrong += [f"uce-edge {shown[1]} {name}" for name in named if name not in known | {"--help"}]
+    assert wrong == []
