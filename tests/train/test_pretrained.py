@@ -9,16 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import Call
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from tests.helpers.errors import raises
-from uce_edge.cli import app
+from uce_edge.cli import app, train_settings
 from uce_edge.datasets import overlap, splits
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UsageError
-from uce_edge_train.choices import Optimiser
+from uce_edge_train.choices import Dropout, Optimiser
 from uce_edge_train.loop import training
 from uce_edge_train.loop.checkpoint import CHECKPOINT
 from uce_edge_train.networks import architectures, parameter_groups, pretrained
@@ -441,3 +442,19 @@ def test_the_command_tells_what_it_took(trained: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert f"Starts from {trained}: " in done.stderr
     assert Run.load(tmp_path / "run").recipe.freeze == ("all-but-head",)
+
+
+def test_several_processes_do_not_train_weights_at_a_ruinous_rate(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    file = tmp_path / "alone.safetensors"
+    file.write_bytes((trained / "weights.safetensors").read_bytes())
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused = call("train", "--data", tmp_path / "absent", "--init", file, "--out", tmp_path / "run")
+    assert refused.error == "argument.rates", "before the images are looked for"
+    assert "--p 0.01" in refused.err
+    chosen = call("train", "--data", tmp_path / "absent", "--init", file, "--p", 0.01, "--out", tmp_path / "run")
+    assert chosen.error != "argument.rates"
+    own = Run.load(trained).rates
+    found = train_settings.of_start(trained, set(), Dropout.GAUSSIAN)
+    assert found == {"p": pytest.approx(sum(own.values()) / len(own))}, "a run has a rate of its own"

@@ -61,21 +61,24 @@ def of_shared_trunk(settings: dict[str, Any], members: int) -> Unfreeze:
 
 
 def checked(settings: dict[str, Any], given: set[str]) -> "Recipe":
-    """The recipe; raises an error for settings of stored features where nothing is stored."""
+    """The recipe; raises an error for settings that the network or the processes do not allow."""
+    from uce_edge_train.loop import rate_fit
     from uce_edge_train.recipe import Recipe
 
     unused = sorted({"seam", "views"} & given) if settings["unfreeze"] is None else []
     if unused:
         rule, remedy = "left out where no layer stays frozen", "Add --unfreeze tail, or --backbone efficientnet-lite0"
         raise UsageError(expected(f"`{unused[0]}`", rule, settings[unused[0]], remedy))
-    return Recipe(**settings)
+    recipe = Recipe(**settings)
+    rate_fit.check_processes(recipe.rates, _processes())
+    return recipe
 
 
 def of_start(start: Path | None, given: set[str], dropout: Dropout) -> dict[str, Any]:
     """The rate of weights that were trained before: that of their run, or a fitted one."""
     from uce_edge_train.networks import pretrained
 
-    if start is None or {"p", "rates"} & given or dropout is not Dropout.GAUSSIAN or _processes() > 1:
+    if start is None or {"p", "rates"} & given or dropout is not Dropout.GAUSSIAN:
         return {}
     own = pretrained.rate_of(start)
     return {"rates": Rates.FITTED} if own is None else {"p": own}

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from uce_edge.calibration.maps import fit_map
 from uce_edge.contract import Method
+from uce_edge.errors import UsageError, expected
+from uce_edge_train.choices import Rates
 from uce_edge_train.data.features import before_noise
 from uce_edge_train.dropout.gaussian_layers import deterministic, gaussian_layers
 from uce_edge_train.dropout.monte_carlo import mc_logits
@@ -59,6 +61,13 @@ class _Tried(NamedTuple):
     p: float
     nll: float
     weights: dict[str, Tensor]
+
+
+def check_processes(rates: Rates, processes: int) -> None:
+    """Refuse to fit a rate in several processes."""
+    if rates is Rates.FITTED and processes > 1:
+        rule, remedy = "fixed, model or layer with several processes", "Choose a rate: --p 0.01"
+        raise UsageError(expected("`rates`", rule, str(rates), remedy))
 
 
 def fit(feed: Feed, seed: int, train: Callable[[float], None]) -> Fitted:

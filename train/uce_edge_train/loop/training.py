@@ -87,9 +87,7 @@ def train(
         if recipe.batch_size % group.size:
             rule = f"a multiple of the {group.size} processes"
             raise UsageError(expected("`batch_size`", rule, recipe.batch_size, "The processes share every batch"))
-        if recipe.rates is Rates.FITTED and group.size > 1:
-            rule, remedy = "fixed, model or layer with several processes", "Choose a rate: --p 0.01"
-            raise UsageError(expected("`rates`", rule, str(recipe.rates), remedy))
+        rate_fit.check_processes(recipe.rates, group.size)
         if recipe.precision is Arithmetic.FLOAT16 and group.device.type != "cuda":
             rule = "float32 or bfloat16 without CUDA"
             raise UsageError(expected("`precision`", rule, "float16", "Use --precision bfloat16"))
