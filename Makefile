@@ -112,7 +112,7 @@ bench: $(VENV)/.dev
 noise: $(VENV)/.dev
 	$(BIN)/python benchmarks/studies/noise_quality.py
 
-# The site, from docs/ and the docstrings, into build/site: a dead link stops it. Look at it with
+# The site, from docs/ and the docstrings, into build/site: a dead link stops it (with --quiet, mkdocs counts no warnings). Look at it with
 # python3 -m http.server --directory build/site. Its examples are made by runs of the program.
 SITE := .venv-docs
 docs:
@@ -120,7 +120,7 @@ docs:
 	$(SITE)/bin/pip install --quiet --disable-pip-version-check --upgrade pip
 	$(SITE)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[cpu,docs]"
 	$(SITE)/bin/python examples/web/fetch.py
-	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build
 
 # The wheel as a user gets it: an empty environment without torch predicts with a model exported here.
 wheel-check: $(VENV)/.dev

@@ -209,7 +209,10 @@ def test_other_settings_of_the_repository_can_be_read(name: str) -> None:
 def test_ci_runs_lint_tests_ports_the_wheel_and_the_site() -> None:
     lines = re.findall(r"^make (\S+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert lines == ["lint", "test", "test-ports", "wheel-check", "docs"]
-    assert "UCE_EDGE_PORTS=required" in (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert "UCE_EDGE_PORTS=required" in makefile
+    assert "mkdocs build --quiet" not in makefile  # strict mode would count no warnings: dead links would pass
+    assert yaml.safe_load((ROOT / "mkdocs.yml").read_text())["strict"] is True
 
 
 @pytest.mark.parametrize(
