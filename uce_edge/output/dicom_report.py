@@ -2,10 +2,12 @@
 
 The report is a measurement report (TID 1500) in the study of the image. Patient and study come from the image's own
 header; nothing about the patient is added or changed. Names that DICOM has no code for are coded with a scheme of this
-project, 99UCEEDGE.
+project, 99UCEEDGE. Classes have a scheme of their own, 99UCECLASS: the code is the class number, and the version is the
+start of the model's digest, so that equal codes of two models are not taken for one label.
 """
 
 import io
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,8 @@ from uce_edge.output.annotate import CopyNames
 if TYPE_CHECKING:
     from uce_edge.runtime.answers import Answer
 
-SCHEME = "99UCEEDGE"
+SCHEME, CLASSES = "99UCEEDGE", "99UCECLASS"
+_MEANING = 64  # characters of a code meaning; the full text follows in a text item
 _MAKER = "uce-edge"
 _SERIES = 9_000  # of reports, far from those of a modality
 _PATIENT = ("PatientID", "PatientName", "PatientBirthDate", "PatientSex", "StudyInstanceUID", "SeriesInstanceUID",
@@ -112,7 +115,9 @@ def build(answer: "Answer", image: Any, model: str, sha256: str) -> Any:
         ObservationContext,
         ObserverContext,
         QualitativeEvaluation,
+        RelationshipTypeValues,
         SourceImageForMeasurementGroup,
+        TextContentItem,
         TrackingIdentifier,
     )
     from highdicom.uid import UID
@@ -126,8 +131,11 @@ def build(answer: "Answer", image: Any, model: str, sha256: str) -> Any:
     def concept(code: str, meaning: str) -> Any:
         return CodedConcept(code[:16], SCHEME, _line(meaning))
 
+    def label_of(number: int, label: str) -> Any:
+        return CodedConcept(f"C{number}", CLASSES, _line(label), sha256[:16])
+
     algorithm = AlgorithmIdentification(
-        name=_line(model),
+        name=shown(model),
         version=sha256[:16],
         parameters=[f"sha256={sha256}", f"seed={prediction.seed}", f"passes={prediction.passes}",
                     f"uce-edge={__version__}"],
@@ -138,44 +146,46 @@ def build(answer: "Answer", image: Any, model: str, sha256: str) -> Any:
         for name, value in values.items()
         if value is not None
     ]
-    labels = None if prediction.label_set is None else list(enumerate(prediction.label_set))
-    members = [concept(f"S{number}", label) for number, label in labels or ()]
-    if labels == []:  # unlike a file without sets, which has no such entry
+    is_label, in_set = concept("LABEL", "Predicted label"), concept("SET", "Label of the prediction set")
+    labels = list(zip(prediction.set_ids or (), prediction.label_set or (), strict=True))
+    members = [label_of(number, label) for number, label in labels]
+    if prediction.label_set == ():  # unlike a file without sets, which has no such entry
         members = [concept("EMPTY", in_words(()))]
-    decided = "not decided" if prediction.decision is None else f"{prediction.decision}: {prediction.why}"
+    decided = "not decided" if prediction.decision is None else str(prediction.decision)
     evaluations = [
-        QualitativeEvaluation(
-            concept("LABEL", "Predicted label"), concept(f"C{prediction.class_id}", prediction.label)
-        ),
+        QualitativeEvaluation(is_label, label_of(prediction.class_id, prediction.label)),
         QualitativeEvaluation(
             concept("DECISION", "Decision of the reject rule"),
-            concept("NONE" if prediction.decision is None else str(prediction.decision).upper(), decided),
+            concept("NONE" if prediction.decision is None else decided.upper(), decided),
         ),
-        *(QualitativeEvaluation(concept("SET", "Label of the prediction set"), member) for member in members),
+        *(QualitativeEvaluation(in_set, member) for member in members),
     ]
+    named = [(is_label, prediction.label), *((in_set, label) for _, label in labels)]
+    full = [(name, shown(text)) for name, text in named if len(shown(text)) > _MEANING]
+    if prediction.why:
+        full.append((concept("REASON", "Reason of the decision"), shown(prediction.why)))
     frame = dicom_heatmap.frame_of(answer, image)
-    _declare_characters(image, [model, prediction.label, decided, *(prediction.label_set or ())])
+    _declare_characters(image, [model, prediction.label, prediction.why, *(prediction.label_set or ())])
+    group = MeasurementsAndQualitativeEvaluations(
+        tracking_identifier=TrackingIdentifier(uid=UID(), identifier="image"),
+        algorithm_id=algorithm,
+        source_images=[SourceImageForMeasurementGroup.from_source_image(image, [frame] if frame is not None else None)],
+        measurements=measurements,
+        qualitative_evaluations=evaluations,
+    )
+    for name, text in full:
+        group[0].ContentSequence.append(TextContentItem(name, text, RelationshipTypeValues.CONTAINS))
     content = MeasurementReport(
         observation_context=ObservationContext(
             observer_device_context=ObserverContext(
                 observer_type=codes.DCM.Device,
                 observer_identifying_attributes=DeviceObserverIdentifyingAttributes(
-                    uid=UID(), name=_MAKER, manufacturer_name=_MAKER, model_name=_line(model)
+                    uid=_device(sha256), name=_MAKER, manufacturer_name=_MAKER, model_name=shown(model)
                 ),
             )
         ),
         procedure_reported=concept("CLASSIFY", "Image classification with uncertainty"),
-        imaging_measurements=[
-            MeasurementsAndQualitativeEvaluations(
-                tracking_identifier=TrackingIdentifier(uid=UID(), identifier="image"),
-                algorithm_id=algorithm,
-                source_images=[
-                    SourceImageForMeasurementGroup.from_source_image(image, [frame] if frame is not None else None)
-                ],
-                measurements=measurements,
-                qualitative_evaluations=evaluations,
-            )
-        ],
+        imaging_measurements=[group],
         title=codes.DCM.ImagingMeasurementReport,
     )
     report = ComprehensiveSR(
@@ -190,17 +200,24 @@ def build(answer: "Answer", image: Any, model: str, sha256: str) -> Any:
         is_final=False,
         is_verified=False,  # a person has not looked at it
     )
-    scheme = Dataset()
-    scheme.CodingSchemeDesignator = SCHEME
-    scheme.CodingSchemeName = "uce-edge, names of its outputs and of the classes of a model"
-    scheme.CodingSchemeResponsibleOrganization = _MAKER
-    report.CodingSchemeIdentificationSequence = [scheme]
+    schemes = {SCHEME: "uce-edge, names of its outputs", CLASSES: "uce-edge, classes of a model by number"}
+    report.CodingSchemeIdentificationSequence = [Dataset() for _ in schemes]
+    for scheme, (designator, name) in zip(report.CodingSchemeIdentificationSequence, schemes.items(), strict=True):
+        scheme.CodingSchemeDesignator, scheme.CodingSchemeName = designator, name
+        scheme.CodingSchemeResponsibleOrganization = _MAKER
+    report.CodingSchemeIdentificationSequence[1].CodingSchemeVersion = sha256[:16]
     return report
 
 
 def _line(text: str) -> str:
     """A value of the type LO: a line of 64 characters, without the backslash that separates values."""
-    return shown(text).replace("\\", "/")[:64]
+    line = shown(text).replace("\\", "/")
+    return line if len(line) <= _MEANING else f"{line[: _MEANING - 3]}..."
+
+
+def _device(sha256: str) -> str:
+    """The UID of a model as a device, the same in every report."""
+    return f"2.25.{uuid.uuid5(uuid.NAMESPACE_URL, f'urn:sha256:{sha256}').int}"
 
 
 def _declare_characters(image: Any, texts: list[str]) -> None:

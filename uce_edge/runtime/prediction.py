@@ -55,6 +55,8 @@ class ImagePrediction:
     """Why it is rejected; None if it is not."""
     label_set: tuple[str, ...] | None = None
     """The labels of the prediction set, likeliest first; None for a file without sets."""
+    set_ids: tuple[int, ...] | None = field(default=None, repr=False)
+    """Their class ids; None for a file without sets."""
     heatmap: FloatArray | None = field(default=None, repr=False)
     """[height, width], each place's share of the class's logit. None for a file without this output, or if no pass
     predicts the class on its own."""
@@ -211,6 +213,7 @@ class Prediction:
         maps: dict[str, Any] = {
             name: None if values is None else _known(values[index]) for name, values in self._maps()
         }
+        members = self._members(index)
         return ImagePrediction(
             label=self.labels[index],
             class_id=int(self.class_ids[index]),
@@ -220,7 +223,8 @@ class Prediction:
             seed=self.seed,
             probabilities=self.probabilities[index],
             reason=None if self.reasons is None else self.reasons[index],
-            label_set=self._label_set(index),
+            label_set=None if members is None else tuple(self.classes[number] for number in members),
+            set_ids=members,
             rule=self.rule,
             classes=self.classes,
             spec=self.spec,
@@ -246,12 +250,13 @@ class Prediction:
             **numbers,
         )
 
-    def _label_set(self, index: int) -> tuple[str, ...] | None:
+    def _members(self, index: int) -> tuple[int, ...] | None:
+        """The class ids of a prediction set, likeliest first."""
         if self.in_set is None:
             return None
         inside = np.flatnonzero(self.in_set[index])
         order = np.argsort(-self.probabilities[index, inside], kind="stable")
-        return tuple(self.classes[number] for number in inside[order])
+        return tuple(inside[order].tolist())
 
     def _numbers(self) -> list[tuple[str, Any]]:
         return [(name, getattr(self, name)) for name in contract.NUMBERS]

@@ -45,8 +45,10 @@ def test_a_report_has_the_answer_and_the_patient_of_the_image(study: Path, call:
     for name in ("PatientID", "PatientName", "PatientSex", "StudyInstanceUID", "AccessionNumber", "StudyDate"):
         assert str(report[name].value) == str(HEADER.get(name, "Invented^Patient"))
     assert report.VerificationFlag == "UNVERIFIED"
-    assert [one.CodingSchemeDesignator for one in report.CodingSchemeIdentificationSequence] == ["99UCEEDGE"]
     model = Model(MODEL, "cpu")
+    schemes = [(one.CodingSchemeDesignator, one.get("CodingSchemeVersion")) for one in
+               report.CodingSchemeIdentificationSequence]  # fmt: skip
+    assert schemes == [("99UCEEDGE", None), ("99UCECLASS", model.sha256[:16])]
     expected = model.predict([study], reject="auto")[0]
     (group,) = report.content.get_image_measurement_groups()
     measured = {one.name.value: float(one.value) for one in group.get_measurements()}
@@ -54,7 +56,8 @@ def test_a_report_has_the_answer_and_the_patient_of_the_image(study: Path, call:
     assert measured["CONFIDENCE"] == pytest.approx(expected.confidence, abs=1e-6)
     found = {one.name.value: one.value.meaning for one in group.get_qualitative_evaluations()}
     assert found["LABEL"] == expected.label
-    assert found["DECISION"].startswith(str(expected.decision))
+    assert found["DECISION"] == str(expected.decision)
+    assert ("REASON", expected.why) in texts(report)
     words = out.read_bytes().decode("latin-1")
     for text in (f"sha256={model.sha256}", "seed=0", f"passes={expected.passes}"):
         assert text in words
@@ -68,6 +71,15 @@ def relabelled(source: str, classes: Sequence[str], out: Path) -> Path:
     with publish(graph_of(model), replace(model.metadata, classes=tuple(classes)), out):
         pass
     return out
+
+
+def texts(report: Any) -> list[tuple[str, str]]:
+    (group,) = report.content.get_image_measurement_groups()
+    return [
+        (one.ConceptNameCodeSequence[0].CodeValue, one.TextValue)
+        for one in group[0].ContentSequence
+        if one.ValueType == "TEXT"
+    ]
 
 
 def evaluations(report: Any) -> list[tuple[str, str, str]]:
@@ -117,19 +129,21 @@ def test_a_label_is_one_value(study: Path, call: Call) -> None:
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (("3", "8"), [("SET", "S0", "3"), ("SET", "S1", "8")]),
+        ((3, 8), [("SET", "C3", "3"), ("SET", "C8", "8")]),
+        ((8, 3), [("SET", "C8", "8"), ("SET", "C3", "3")]),
         ((), [("SET", "EMPTY", "none of the labels")]),
         (None, []),
     ],
 )
 def test_a_report_has_the_set_an_empty_one_or_none(
-    study: Path, names: tuple[str, ...] | None, expected: list[tuple[str, str, str]]
+    study: Path, names: tuple[int, ...] | None, expected: list[tuple[str, str, str]]
 ) -> None:
     import pydicom
 
     (answer,) = Model(MODEL, "cpu").answers([study], keep=True)
     assert answer.prediction is not None
-    answer = replace(answer, prediction=replace(answer.prediction, label_set=names))
+    labels = None if names is None else tuple(map(str, names))
+    answer = replace(answer, prediction=replace(answer.prediction, label_set=labels, set_ids=names))
     report = dicom_report.build(answer, pydicom.dcmread(study), "m.onnx", "ab" * 32)
     report = highdicom.sr.ComprehensiveSR.from_dataset(report)
     assert [one for one in evaluations(report) if one[0] == "SET"] == expected
@@ -142,6 +156,61 @@ def test_the_set_of_a_file_is_in_its_report(study: Path, call: Call) -> None:
     (prediction,) = Model(model, "cpu").predict([study])
     names = prediction.label_set or ("none of the labels",)
     assert tuple(meaning for name, _, meaning in evaluations(report) if name == "SET") == names
+
+
+def test_a_code_means_one_label_of_one_file(study: Path, call: Call) -> None:
+    """A PACS may look for codes alone: no other class, place in a set or file shares one."""
+    meanings: dict[tuple[str, str, str], str] = {}
+    for number, classes in enumerate((list("abcdefghij"), list("jihgfedcba"), ["crane"] * 10)):
+        model = relabelled("digits-sets-lac.onnx", classes, study.parent / f"{number}.onnx")
+        (prediction,) = Model(model, "cpu").predict([study])
+        assert prediction.set_ids is not None
+        assert prediction.label_set == tuple(classes[one] for one in prediction.set_ids)
+        for turns in range(4):  # sets of other sizes and orders
+            pixels = np.frombuffer((GOLDEN / "digit-0.raw").read_bytes(), np.uint8).reshape(8, 8)
+            image = study.with_name(f"{turns}.dcm")
+            image.write_bytes(written(dataset(np.rot90(pixels, turns), bits=8, **HEADER)))
+            out = study.parent / f"{number}-{turns}.dcm"
+            assert call("predict", image, "--model", model, "--dicom-sr", out).code == 0
+            (group,) = highdicom.sr.srread(out).content.get_image_measurement_groups()
+            for one in group.get_qualitative_evaluations():
+                if one.value.value.startswith("C"):
+                    assert classes[int(one.value.value[1:])] == one.value.meaning
+                    key = (one.value.scheme_designator, one.value.scheme_version, one.value.value)
+                    assert meanings.setdefault(key, one.value.meaning) == one.value.meaning
+    assert len({version for _, version, _ in meanings}) == 3
+
+
+def test_a_model_is_one_device(study: Path, call: Call) -> None:
+    def device(model: Path, out: Path) -> str:
+        assert call("predict", study, "--model", model, "--dicom-sr", out).code == 0
+        (context,) = highdicom.sr.srread(out).content.get_observer_contexts()
+        uid = str(context.observer_identifying_attributes.uid)
+        assert UID(uid).is_valid
+        return uid
+
+    from pydicom.uid import UID
+
+    first, second = (device(MODEL, study.parent / f"{number}.dcm") for number in range(2))
+    assert first == second
+    assert device(GOLDEN / "digits-mc.onnx", study.parent / "other.dcm") != first
+
+
+def test_long_labels_and_reasons_are_whole(study: Path, call: Call) -> None:
+    """Code meanings end after 64 characters."""
+    classes = [f"{number}: " + "finding " * 12 + "." for number in range(10)]
+    model = relabelled("digits-sets-lac.onnx", classes, study.parent / f"{'m' * 80}.onnx")
+    out = study.parent / "out.dcm"
+    made = call("predict", study, "--model", model, "--reject", "0.0001", "--dicom-sr", out)
+    assert made.code == 0, made.err
+    report = highdicom.sr.srread(out)
+    (prediction,) = Model(model, "cpu").predict([study], reject=0.0001)
+    found = {name: meaning for name, _, meaning in evaluations(report)}
+    assert found["LABEL"] == f"{prediction.label[:61]}..."
+    assert ("LABEL", prediction.label) in texts(report)
+    assert ("REASON", prediction.why) in texts(report)
+    assert [text for name, text in texts(report) if name == "SET"] == list(prediction.label_set or ())
+    assert model.name.encode() in out.read_bytes()
 
 
 def test_several_images_go_to_a_folder(study: Path, call: Call) -> None:
