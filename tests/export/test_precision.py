@@ -9,6 +9,7 @@ import onnxruntime
 import pytest
 from conftest import Call, Digits
 from helpers.errors import raises
+from helpers.progress_lines import done, every_line
 
 from uce_edge import Model
 from uce_edge.contract import Inference, Precision
@@ -49,6 +50,25 @@ def test_the_export_tells_the_price_and_the_file_its_precision(digits: Digits, c
     assert "int8: NLL 0.0" in said.err
     assert "-> 0.0" in said.err
     assert ", int8" in call("info", out).out
+
+
+def test_every_slow_step_of_int8_reports_and_takes_few_images_at_once(
+    digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, sizes, predict = every_line(monkeypatch), [], Model.predict
+
+    def noted(model: Model, images: np.ndarray, *arguments: object) -> object:
+        sizes.append(len(images))
+        return predict(model, images, *arguments)
+
+    monkeypatch.setattr(Model, "predict", noted)
+    export_run(digits.run, tmp_path / "m.onnx", digits.dataset, numbers=Precision.INT8)
+    count = len(digits.dataset.splits["calibration"])
+    for form in ("fp32", "int8"):
+        assert f"16 of {count} images" in done(lines, f"measuring {form}")
+    assert "64 of 128 images" in done(lines, "finding ranges")
+    assert done(lines, "quantising")
+    assert max(sizes) <= 16
 
 
 def test_quantisation_leaves_the_logging_of_the_program_as_it_was(

@@ -9,6 +9,7 @@ import onnx
 import pytest
 import torch
 from conftest import Call, Digits
+from helpers import progress_lines
 from helpers.errors import raises
 from helpers.nets import Net, export, wide
 from torch import nn
@@ -201,6 +202,15 @@ def test_a_run_is_judged_on_its_calibration_images(digits: Digits, tmp_path: Pat
         assert ours < chance
     for change in judged.changes.values():
         assert change.difference.low <= change.after - change.before <= change.difference.high
+
+
+def test_both_sigmas_report_their_images(digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = progress_lines.every_line(monkeypatch)
+    export_run(digits.run, tmp_path / "fast.onnx", digits.dataset, options=FACTORED)
+    for form in ("the trained sigma", "factored sigma"):
+        assert f"16 of {len(digits.dataset.splits['calibration'])} images" in progress_lines.done(
+            lines, f"measuring {form}"
+        )
 
 
 def test_what_costs_too_much_is_refused_and_names_the_layers(

@@ -10,7 +10,8 @@ from uce_edge import metrics
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UceEdgeError
 from uce_edge.metrics import Interval
-from uce_edge.runtime.model import Model
+from uce_edge_export.check.held_out_rejection import predicted
+from uce_edge_export.publish.draft import Draft
 
 BOUNDS = {"nll": 0.02, "uce": 0.02, "aurc": 0.01}
 """How much more a form may have of each metric before it is refused."""
@@ -48,9 +49,15 @@ class Judgement:
         return ", ".join(f"{name.upper()} {change}" for name, change in self.changes.items())
 
 
-def answers(model: Model, data: Split) -> Probabilities:
-    """The probabilities of the images that judge a file."""
-    return model.predict(data.at_most(_JUDGED).images).probabilities
+def answers(draft: Draft, data: Split, form: str) -> Probabilities:
+    """The probabilities of the images that judge a file.
+
+    Args:
+        draft: The file.
+        data: The images.
+        form: The name of its form, for the progress.
+    """
+    return predicted(draft, data.at_most(_JUDGED).images, f"measuring {form}").probabilities
 
 
 def judge(before: Probabilities, after: Probabilities, data: Split, form: str, remedy: str) -> Judgement:

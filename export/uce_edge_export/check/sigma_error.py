@@ -101,10 +101,11 @@ def judge(draft: Draft, trained: ir.Model, data: Split, errors: dict[str, float]
     Raises:
         QualityError: The other sigma costs too much.
     """
-    before = quality.answers(Draft.of(trained, draft.metadata).model, data)
+    before = quality.answers(Draft.of(trained, draft.metadata), data, "the trained sigma")
     sigma = draft.metadata.sigma
     remedy = f"The {describe(errors, sigma)}. Export without --sigma, or train with it: uce-edge train --sigma {sigma}"
-    return quality.judge(before, quality.answers(draft.model, data), data, f"{sigma} sigma", remedy)
+    form = f"{sigma} sigma"
+    return quality.judge(before, quality.answers(draft, data, form), data, form, remedy)
 
 
 def _operand(g: Builder, values: dict[ir.Value, ir.Value], value: ir.Value) -> ir.Value:

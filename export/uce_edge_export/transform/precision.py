@@ -6,6 +6,8 @@ channels of factored sigma are cheap, and stay in float32. Weights in float16 al
 """
 
 import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from uce_edge import contract
+from uce_edge._util.progress import progress, working
 from uce_edge.contract import Inference, Precision
 from uce_edge.datasets.splits import Split
 from uce_edge.errors import UsageError
@@ -60,7 +63,7 @@ def reduce(draft: Draft, data: Split | None) -> Judgement | None:
     Raises:
         QualityError: It cost too much.
     """
-    before = None if data is None else quality.answers(draft.model, data)
+    before = None if data is None else quality.answers(draft, data, Precision.FP32)
     if draft.metadata.precision is Precision.FP16_WEIGHTS:
         model = half_weights.rounded(draft.graph())
     else:
@@ -74,8 +77,8 @@ def reduce(draft: Draft, data: Split | None) -> Judgement | None:
     draft.rewrite(model)
     if data is None or before is None:
         return None
-    after = quality.answers(draft.model, data)
-    return quality.judge(before, after, data, draft.metadata.precision, "Export with --precision fp32.")
+    form = draft.metadata.precision
+    return quality.judge(before, quality.answers(draft, data, form), data, form, "Export with --precision fp32.")
 
 
 def _multiply_weights(graph: ir.Graph) -> None:
@@ -173,14 +176,16 @@ def _to_int8(model: ir.Model, metadata: Metadata, images: npt.NDArray[Any]) -> i
             feed[contract.SEEDS] = np.arange(4 * number, 4 * number + 4, dtype=np.int32)
 
     class Images(quantization.CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self._left = iter(feeds)
-
         def get_next(self) -> dict[str, npt.NDArray[Any]] | None:
-            return next(self._left, None)
+            return next(counted, None)
 
     layers = [node for node in _network(model.graph) if (weight_of(node) or (None, 1))[1] == 0]
-    with tempfile.TemporaryDirectory() as folder, quiet_logs.errors_only():  # it advises what was done already
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        quiet_logs.errors_only(),  # it advises what was done already
+        working("quantising"),
+        closing(_counted(feeds)) as counted,
+    ):
         path = Path(folder) / "int8.onnx"
         quantization.quantize_static(
             ir.to_proto(model),
@@ -195,3 +200,11 @@ def _to_int8(model: ir.Model, metadata: Metadata, images: npt.NDArray[Any]) -> i
             weight_type=quantization.QuantType.QInt8,
         )
         return ir.from_proto(onnx.load(path))
+
+
+def _counted(feeds: Sequence[dict[str, npt.NDArray[Any]]]) -> Generator[dict[str, npt.NDArray[Any]]]:
+    """Report every feed as soon as the next one is requested."""
+    with progress("finding ranges", sum(len(feed[contract.IMAGE]) for feed in feeds), unit="images") as advance:
+        for feed in feeds:
+            yield feed
+            advance(len(feed[contract.IMAGE]))
