@@ -1,18 +1,20 @@
 """Draw many answers on one sheet, in groups."""
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
 from uce_edge._util.atomic_files import replacing
+from uce_edge.contract import RuleScore
 from uce_edge.errors import ImageError
 from uce_edge.images.loader import picture
 from uce_edge.output.annotate import COLOURS, FAINT, INK, OOD_COLOUR, PAPER, colour_of, label_of, set_of
 from uce_edge.output.fonts import Font, font_for
 from uce_edge.output.wording import percent, wrong_about
 from uce_edge.rejection import description
-from uce_edge.rejection.rule import Decision
+from uce_edge.rejection.rule import Decision, RejectRule
 from uce_edge.runtime.answers import Answer
 from uce_edge.runtime.prediction import ImagePrediction
 
@@ -20,8 +22,9 @@ _GROUPS = ((Decision.ACCEPT, False), (None, False), (Decision.REJECT, False), (D
 """By decision, and whether it was made because the image is out of distribution."""
 LIMIT = 90
 """The most images of a group."""
-_COLUMNS = 6
-_WIDTH, _HEIGHT = 184, 138
+_COLUMNS = 7
+"""The most columns of a group."""
+_WIDTH, _HEIGHT = 172, 129
 """Of a picture on the sheet, at most."""
 _GAP, _HEAD = 16, 44
 _EDGE = 3
@@ -32,8 +35,8 @@ _SET_LINES = 3
 
 
 def save_sheet(answers: Iterable[Answer], path: Path) -> None:
-    """Write a sheet: accepted, uncertain, out of distribution; most certain first."""
-    usable = [(answer.prediction.uncertainty, answer) for answer in answers if answer.prediction is not None]
+    """Write a sheet: accepted, uncertain, out of distribution; best score first."""
+    usable = [(_score(answer.rule, answer.prediction), answer) for answer in answers if answer.prediction is not None]
     if not usable:
         raise ImageError("No image has a prediction, so there is no sheet to draw.", "image.none")
     shown = [answer for _, answer in sorted(usable, key=lambda pair: pair[0])]
@@ -45,6 +48,11 @@ def save_sheet(answers: Iterable[Answer], path: Path) -> None:
         y += part.height
     with replacing(path, "--sheet") as temporary:
         canvas.save(temporary, format="PNG")
+
+
+def _score(rule: RejectRule, prediction: ImagePrediction) -> float:
+    """The score that the title of a group names; small for a certain answer."""
+    return -prediction.confidence if rule.score is RuleScore.CONFIDENCE else prediction.uncertainty
 
 
 def _group(answers: list[Answer], decision: Decision | None, ood: bool) -> Image.Image | None:
@@ -61,9 +69,10 @@ def _group(answers: list[Answer], decision: Decision | None, ood: bool) -> Image
     title, font = description.title(answers[0].rule, decision, len(members), ood=ood), ImageFont.load_default(_TITLE)
     if len(tiles) < len(members):
         title += f" (here the {len(tiles)} most certain)"
-    rows = [tiles[start : start + _COLUMNS] for start in range(0, len(tiles), _COLUMNS)]
+    columns = math.ceil(len(tiles) / math.ceil(len(tiles) / _COLUMNS))  # 8 are 4 and 4, not 7 and 1
+    rows = [tiles[start : start + columns] for start in range(0, len(tiles), columns)]
     heights = [max(tile.height for tile in row) + _GAP for row in rows]
-    width = max(round(font.getlength(title)), min(_COLUMNS, len(tiles)) * (_WIDTH + 2 * _EDGE + _GAP)) + 2 * _GAP
+    width = max(round(font.getlength(title)), columns * (_WIDTH + 2 * _EDGE + _GAP)) + 2 * _GAP
     canvas = Image.new("RGB", (width, _HEAD + sum(heights)), PAPER)
     ImageDraw.Draw(canvas).text((_GAP, 12), title, OOD_COLOUR if ood else COLOURS[decision], font)
     y = _HEAD
@@ -94,7 +103,8 @@ def _tile(answer: Answer, prediction: ImagePrediction) -> Image.Image:
 
 def _lines(prediction: ImagePrediction) -> Iterator[tuple[str, int, str, Font]]:
     """The lines of an answer that fit below a picture, each with size, colour and font."""
-    confident = f"{label_of(prediction)} {percent(prediction.confidence, 0)}"
+    share = percent(prediction.confidence, 0).replace(" ", "\N{NO-BREAK SPACE}")
+    confident = f"{label_of(prediction)} {share}"
     for text, size, ink, most in (
         (confident, _LABEL, INK, 2),
         (set_of(prediction) or "", _TEXT, INK, _SET_LINES),
@@ -108,7 +118,7 @@ def _lines(prediction: ImagePrediction) -> Iterator[tuple[str, int, str, Font]]:
 def _wrapped(text: str, font: Font, most: int) -> list[str]:
     """Lines as wide as a tile; what is too long ends in dots."""
     lines: list[str] = []
-    for word in text.split():
+    for word in text.split(" "):
         if lines and font.getlength(f"{lines[-1]} {word}") <= _WIDTH:
             lines[-1] += f" {word}"
         else:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, Call, Digits
+from conftest import GOLDEN, ROOT, Call, Digits
 from helpers import port_cases
 from PIL import Image, ImageFont
 
@@ -322,6 +322,30 @@ def test_a_full_group_of_the_sheet_crowds_no_other_out(
     monkeypatch.setattr(contact_sheet.description, "title", lambda *a, **b: titles.append(drawn(*a, **b)) or titles[-1])
     call("predict", "--model", digits.model, mixed, "--reject", "0.1", "--sheet", mixed / "sheet.png")
     assert [title.split()[:2] for title in titles] == [["2", "accepted:"], ["1", "uncertain:"]]
+
+
+def test_the_sheet_sorts_by_the_score_that_the_rule_compares(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, tile = [], contact_sheet._tile
+    monkeypatch.setattr(contact_sheet, "_tile", lambda *a: drawn.append(Path(a[0].path).stem) or tile(*a))
+    photos = [ROOT / "examples" / "images" / f"{name}.jpg" for name in ("cat", "flower")]
+    call("predict", *photos, "--reject", "auto", "--sheet", tmp_path / "sheet.png")
+    assert drawn == ["flower", "cat"]  # the rule compares the confidence; by the uncertainty, cat would be first
+    drawn.clear()
+    call("predict", *photos, "--reject", "0.01", "--sheet", tmp_path / "sheet.png")
+    assert drawn == ["cat", "flower"]
+
+
+def test_the_rows_of_the_sheet_are_about_equally_full(call: Call, tmp_path: Path) -> None:
+    for count, columns in ((7, 7), (8, 4), (15, 5)):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        for index in range(count):
+            Image.new("L", (8, 8)).save(folder / f"{index}.png")
+        call("predict", "--model", GOLDEN / "digits-novelty.onnx", folder, "--sheet", tmp_path / "sheet.png")
+        with Image.open(tmp_path / "sheet.png") as image:
+            assert image.width // (contact_sheet._WIDTH + 2 * contact_sheet._EDGE + contact_sheet._GAP) == columns
 
 
 def test_the_sheet_shows_out_of_distribution_images_apart_and_wraps_a_long_set(call: Call, tmp_path: Path) -> None:
