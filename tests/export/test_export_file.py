@@ -1,5 +1,6 @@
 """`export_file` writes what `uce-edge export --from` writes, in memory and at once."""
 
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from conftest import Call
 from helpers.errors import raises
 from test_third_party_data import COLOURS, IMAGENET, by_colour
 
@@ -119,6 +121,17 @@ def test_added_noise_has_a_cost() -> None:
     assert isinstance(cost, NoiseCost)
     assert cost.times is not None
     assert cost.times > 1
+
+
+def test_noise_that_is_not_chosen_is_weak_and_in_the_tail(call: Call) -> None:
+    """A network that was trained without noise bears no more, see docs/inference.md."""
+    done = export_file("0.onnx", "m.onnx", inference=Inference.MC, spec=SourceSpec(scale=255.0))
+    assert [0 < float(rate) <= 0.05 for rate in done.p] == [True]
+    hint = call("export", "--from", "0.onnx", "--data", "data.npz", "--out", "plain.onnx").err
+    (options,) = re.findall(r"For noise in the last layers,\sadd (--noisy tail --p [\d.]+)\. ", hint)
+    assert options.endswith(f" {done.p[0]}")
+    noisy = call("export", "--from", "0.onnx", "--data", "data.npz", *options.split(), "--samples", 4)
+    assert noisy.code == 0, noisy.err
 
 
 def test_an_export_builds_once_writes_once_and_opens_few_sessions(counted: Counter[str]) -> None:

@@ -29,7 +29,7 @@ def test_a_vision_transformer_of_timm(tmp_path: Path) -> None:
     from uce_edge_train import export_module, gaussianize
 
     network = timm.create_model("vit_tiny_patch16_224").eval()
-    gaussianize(network, p=0.01)
+    gaussianize(network, layers="tail", p=0.02)
     export_module(network, None, tmp_path / "vit.onnx")
     model = Model(tmp_path / "vit.onnx")
     assert model.metadata.image.resize == Resize(ResizeMode.CROP, 248, ResizeFilter.BICUBIC)
@@ -47,7 +47,7 @@ def test_a_convnext_of_transformers(tmp_path: Path) -> None:
     network = ConvNextForImageClassification(config).eval()
     settings = {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": 224}, "resample": 3}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
-    gaussianize(network, p=0.01)
+    gaussianize(network, layers="tail", p=0.02)
     export_module(network, describe(network, tmp_path), tmp_path / "convnext.onnx")
     model = Model(tmp_path / "convnext.onnx")
     assert model.classes == ("cat", "dog", "owl")

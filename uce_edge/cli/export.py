@@ -128,7 +128,7 @@ def export(
         list[str] | None,
         typer.Option(
             help="Rate of Gaussian dropout: one number, or PATTERN=RATE for the layers whose weight name matches. Can "
-            "be repeated. Default with --from: 0.2 in the tail (see --noisy), or none with --dropout.",
+            "be repeated. Default with --from: 0.02 in the tail (see --noisy), or none with --dropout.",
             rich_help_panel=_NOISE,
         ),
     ] = None,

@@ -22,6 +22,7 @@ def tell_step(step: "Step") -> None:
     from uce_edge.images.gray_survey import Decided
     from uce_edge.metadata import LaplaceFit
     from uce_edge_export import export_result
+    from uce_edge_export.file_pipeline import DEFAULT_RATE
     from uce_edge_export.pipeline import Built
     from uce_edge_export.recalibration import Recalibrated
     from uce_edge_export.source.preprocessing import Resizing, Scaling
@@ -34,8 +35,8 @@ def tell_step(step: "Step") -> None:
             say("If the order is another one, give it: --classes FIRST,SECOND,...")
         case export_result.NoNoise():
             say("The file has no noise: for a network that was not trained with noise, it costs passes and helps")
-            say("little. For a posterior over the last layer, add --posterior laplace. For noise, add --p 0.05 or")
-            say("--dropout keep.")
+            say("little. For a posterior over the last layer, add --posterior laplace. For noise in the last layers,")
+            say(f"add --noisy tail --p {DEFAULT_RATE}. To keep its own dropout, add --dropout keep.")
         case export_result.MemberStarted(source):
             say(f"{source}:")
         case Scaling():

@@ -41,7 +41,7 @@ def describe(
 
     Example:
         >>> network = timm.create_model("vit_tiny_patch16_224", pretrained=True)
-        >>> export_module(gaussianize(network, p=0.01), describe(network), "vit.onnx")
+        >>> export_module(gaussianize(network, layers="tail", p=0.02), describe(network), "vit.onnx")
     """
     found = None if image is not None and classes is not None else _settings(model, source, image)
     if found is not None and found.bgr and image is None:
