@@ -72,6 +72,30 @@ def test_one_page_has_verdicts_rules_and_twins_of_every_dataset(results: Path, t
     assert page.count(f"| {cell} |") >= 2
 
 
+def test_two_datasets_are_reported_where_they_are_with_the_whole_command(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(_: Experiment, name: str, out: Path, *__: object, **___: object) -> list[Experiment]:
+        shutil.copytree(results, out, ignore=shutil.ignore_patterns("work"))
+        return [Experiment.TABLE1, Experiment.SCORECARD]
+
+    monkeypatch.setattr("uce_edge_train.reproduce.experiments.reproduce", made)
+    monkeypatch.setattr(splits, "load", lambda *_, **__: None)
+    out = tmp_path / "both of them"
+    options = ["--seeds", "2", "--epochs", "4", "--samples", "10", "--ood", "my noise", "--arch", "resnet8", "--seed"]
+    done = CliRunner().invoke(app, ["reproduce", "all", *options, "3", "--out", str(out)], catch_exceptions=False)
+    assert done.exit_code == 0
+    for name in ("cifar10", "cifar100"):
+        assert str(out / name) in done.stderr
+        assert (out / name / "table1.md").exists()
+    assert str(out / "README.md") in done.stderr
+    (line,) = [line.strip() for line in (out / "README.md").read_text().splitlines() if "    uce-edge" in line]
+    words = shlex.split(line)
+    for pair in (*zip(options[::2], [*options[1::2], "3"], strict=True), ("--scale", "memorise"), ("--out", str(out))):
+        assert words[words.index(pair[0]) + 1] == pair[1]
+    assert "--data" not in words, "both"
+
+
 def subject(folder: Path, ood: Split | None = None) -> Subject:
     dataset = splits.load("digits")
     chosen = setting(dataset, "digits", Scale.LAPTOP, epochs=4, samples=10)

@@ -1,5 +1,6 @@
 """`uce-edge reproduce`."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -72,6 +73,7 @@ def reproduce(
     from uce_edge.datasets import splits
     from uce_edge_train.reproduce import side_by_side
     from uce_edge_train.reproduce.experiments import reproduce as run
+    from uce_edge_train.reproduce.settings import changes
 
     both = data is None and scale is Scale.MEMORISE and experiment is Experiment.ALL
     names = ["cifar10", "cifar100"] if both else [data or "cifar10"]
@@ -85,5 +87,8 @@ def reproduce(
             samples=samples, seed=seed, seeds=seeds, device=device,
         )  # fmt: skip
     if both:
-        side_by_side.write(out, f"uce-edge reproduce all --scale {scale}", places)
-    say(f"Wrote {', '.join(f'{kind}.md' for kind in done)} to {quote(out)}. Read {quote(out / 'README.md')}.")
+        words = ["uce-edge", "reproduce", experiment, "--scale", scale]
+        words += changes(scale, arch, epochs, samples, ood, seed, seeds)
+        side_by_side.write(out, shlex.join([*words, "--out", str(out)]), places)
+    folders = " and ".join(quote(place) for place in places.values())
+    say(f"Wrote {', '.join(f'{kind}.md' for kind in done)} to {folders}. Read {quote(out / 'README.md')}.")

@@ -85,7 +85,6 @@ def setting(
 ) -> Setting:
     """The setting of a dataset, with the user's changes."""
     flip = data in _MIRRORED
-    default_seeds = SEEDS if scale is Scale.MEMORISE else 1
     if scale is Scale.PAPER:
         # The authors' earlier public code: AdamW 0.01, batch 256, a plateau schedule, up to 500 epochs, shifts of 4
         # pixels, flips, erasing in half of the images.
@@ -104,17 +103,35 @@ def setting(
             epochs=min(20, max(5, _LAPTOP_IMAGES // images)), batch_size=min(128, images), flip=flip, seed=seed
         )
     recipe = replace(recipe, arch=arch or recipe.arch, epochs=epochs or recipe.epochs)
+    default_ood = {"cifar10": "cifar100", "cifar100": "cifar10", "svhn": "cifar10"}.get(data)
+    words = changes(scale, arch, epochs, samples, ood, seed, seeds)
+    return Setting(data, scale, recipe, samples, ood or default_ood, seeds or _seeds(scale), tuple(words))
+
+
+def changes(
+    scale: Scale,
+    arch: str | None,
+    epochs: int | None,
+    samples: int,
+    ood: str | None,
+    seed: int,
+    seeds: int | None,
+) -> list[str]:
+    """The user's changes of a setting, as options of a command."""
     given = {
         "arch": arch,
         "epochs": epochs,
         "samples": None if samples == 25 else samples,
         "ood": ood,
         "seed": seed or None,
-        "seeds": None if seeds == default_seeds else seeds,
+        "seeds": None if seeds == _seeds(scale) else seeds,
     }
-    changes = [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
-    default_ood = {"cifar10": "cifar100", "cifar100": "cifar10", "svhn": "cifar10"}.get(data)
-    return Setting(data, scale, recipe, samples, ood or default_ood, seeds or default_seeds, tuple(changes))
+    return [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+
+
+def _seeds(scale: Scale) -> int:
+    """How many networks are trained per objective, unless the user says."""
+    return SEEDS if scale is Scale.MEMORISE else 1
 
 
 def memorised(dataset: Dataset) -> Dataset:
