@@ -20,7 +20,8 @@ _is_hidden = False
 _is_drawn = False  # a terminal has one bar at a time
 _status: "Status | None" = None  # of work without steps, which makes room for a bar
 _print_line: Callable[[str], None] | None = None
-_last_line = _last_step = time.monotonic()
+_last_line = time.monotonic()
+_open: list[Callable[[], str]] = []  # what can print lines now, the innermost task last
 
 
 def hide(hidden: bool) -> None:
@@ -54,7 +55,9 @@ def progress(task: str, total: int, shown: bool = True, unit: str = "") -> Itera
     if not shown or _is_hidden or _is_drawn:
         yield lambda steps: None
     elif not console.is_terminal:
-        yield _Lines(task, total, unit)
+        lines = _Lines(task, total, unit)
+        with _repeating(lines.text):  # in the middle of long steps
+            yield lines
     else:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with _drawn(), _without_status(), Progress(*columns, console=console, transient=True) as bar:
@@ -83,28 +86,37 @@ def working(task: str) -> Iterator[None]:
                 yield
         finally:
             _status = None
-    elif _print_line is None:
-        yield
     else:
-        ended = threading.Event()
-        thread = threading.Thread(target=_repeat, args=(task, ended), daemon=True)
-        thread.start()
-        try:
+        started = time.monotonic()
+        with _repeating(lambda: f"{task}: {_duration(time.monotonic() - started)} so far"):
             yield
-        finally:
-            ended.set()
-            thread.join()
 
 
-def _repeat(task: str, ended: threading.Event) -> None:
-    """Print a line where the last one is long ago, until the work has ended."""
+@contextmanager
+def _repeating(text: Callable[[], str]) -> Iterator[None]:
+    """Print a line whenever the last one is long ago."""
+    if _print_line is None:
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=_repeat, args=(text, ended), daemon=True)
+    _open.append(text)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        _open.remove(text)
+
+
+def _repeat(text: Callable[[], str], ended: threading.Event) -> None:
     global _last_line  # noqa: PLW0603 - all tasks share one stderr
-    started = time.monotonic()
-    while not ended.wait(max(max(_last_line, _last_step) + EVERY - time.monotonic(), _AT_ONCE)):
+    while not ended.wait(max(_last_line + EVERY - time.monotonic(), _AT_ONCE)):
         now = time.monotonic()
-        if _print_line is not None and now - max(_last_line, _last_step) >= EVERY:
+        if _print_line is not None and now - _last_line >= EVERY and _open[-1] == text:
             _last_line = now
-            _print_line(f"{task}: {_duration(now - started)} so far")
+            _print_line(text())
 
 
 @contextmanager
@@ -135,23 +147,27 @@ class _Lines:
 
     def __init__(self, task: str, total: int, unit: str) -> None:
         self._task, self._total, self._unit = task, total, unit
-        self._done, self._first, self._started = 0, 0, time.monotonic()
+        self._done, self._first = 0, 0
+        self._started = self._stepped = time.monotonic()
 
     def __call__(self, steps: int) -> None:
-        global _last_line, _last_step  # noqa: PLW0603 - all tasks share one stderr
+        global _last_line  # noqa: PLW0603 - all tasks share one stderr
         self._done += steps
-        now = time.monotonic()
+        self._stepped = now = time.monotonic()
         if now - self._started < _AT_ONCE:  # steps of an earlier process, which a resumed task skips
             self._first = self._done
-        if _print_line is None or not self._first < self._done < self._total:
-            return
-        _last_step = now  # so that work around it leaves the next line to it
-        if now - _last_line < EVERY:
-            return
-        _last_line = now
-        left = (now - self._started) / (self._done - self._first) * (self._total - self._done)
-        unit = self._unit and f" {self._unit}"
-        _print_line(f"{self._task}: {self._done:,} of {self._total:,}{unit}, about {_duration(left)} left")
+        if _print_line is not None and self._first < self._done < self._total and now - _last_line >= EVERY:
+            _last_line = now
+            _print_line(self.text())
+
+    def text(self) -> str:
+        """The steps that are done, and the time that is left."""
+        now = time.monotonic()
+        if not self._first < self._done < self._total:
+            return f"{self._task}: {_duration(now - self._started)} so far"
+        rest = (self._stepped - self._started) / (self._done - self._first) * (self._total - self._done)
+        left, unit = rest - (now - self._stepped), self._unit and f" {self._unit}"
+        return f"{self._task}: {self._done:,} of {self._total:,}{unit}, about {_duration(left)} left"
 
 
 def _duration(seconds: float) -> str:

@@ -107,12 +107,28 @@ def test_steps_of_work_show_their_bar_and_their_lines(
         assert "inner" in drawn
     printed: list[str] = []
     monkeypatch.setattr(progress, "EVERY", 0.3)
-    for name in ("_print_line", "_last_line", "_last_step"):
+    for name in ("_print_line", "_last_line"):
         monkeypatch.setattr(progress, name, getattr(progress, name))  # restored afterwards
     progress.print_lines(printed.append)
     work()
     assert printed
     assert all(line.startswith("inner: ") for line in printed), printed
+
+
+def test_a_step_of_more_than_ten_seconds_reports_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[str] = []
+    monkeypatch.setattr(progress, "EVERY", 0.05)
+    monkeypatch.setattr(progress, "_is_hidden", False)
+    for name in ("_print_line", "_last_line"):
+        monkeypatch.setattr(progress, name, getattr(progress, name))  # restored afterwards
+    progress.print_lines(printed.append)
+    with progress.progress("calibrating", 9, unit="images") as advance:
+        time.sleep(0.5)
+        advance(1)
+        time.sleep(0.5)
+    assert printed[0] == "calibrating: 1 s so far"
+    assert {"calibrating: 1 of 9 images, about 4 s left", "calibrating: 1 of 9 images, about 3 s left"} & {*printed}
+    assert printed[-1].startswith("calibrating: 1 of 9 images, about ")
 
 
 def test_a_library_and_a_quiet_program_print_nothing(lines, capfd) -> None:
