@@ -28,7 +28,7 @@ from uce_edge.evaluation import batch_mixture
 from uce_edge.metadata import ImageSpec
 from uce_edge_train.choices import Dropout, Experiment, Scale, Schedule, TrainDevice
 from uce_edge_train.loop import training
-from uce_edge_train.reproduce import dropout_figure, paper_aux, rejection_curve, scorecard, side_by_side
+from uce_edge_train.reproduce import dropout_figure, experiments, paper_aux, rejection_curve, scorecard, side_by_side
 from uce_edge_train.reproduce.experiments import reproduce
 from uce_edge_train.reproduce.seed_intervals import measure
 from uce_edge_train.reproduce.settings import memorised, setting
@@ -326,6 +326,21 @@ def test_the_scales_are_those_of_the_paper_and_of_a_laptop() -> None:
     assert (few.recipe.arch, few.recipe.epochs, few.recipe.shift, few.seeds) == ("convnet5", 30, 0, 5)
     laptop = setting(digits, "digits", Scale.LAPTOP, arch="resnet20")
     assert (laptop.recipe.arch, laptop.recipe.epochs, laptop.recipe.flip) == ("resnet20", 20, False)
+
+
+def test_the_paper_scale_trains_on_all_images_but_those_of_calibration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """45,000 and 5,000 of CIFAR-10, as in the paper: no images are kept for promises."""
+    found: list[Study] = []
+    monkeypatch.setitem(experiments.EXPERIMENTS, Experiment.TABLE1, found.append)
+    reproduce(Experiment.TABLE1, "digits", tmp_path, Scale.PAPER, epochs=1)
+    before, after = splits.load("digits").splits, found[0].first.dataset.splits
+    kept = np.concatenate([before[name].images for name in ("train", "guarantee")])
+    assert np.array_equal(after["train"].images, kept)
+    for name in ("calibration", "test"):
+        assert after[name].sha256() == before[name].sha256()
+    assert list(found[0].first.commands(Experiment.TABLE1, Row.AUX)) == ["command"], "train keeps images for promises"
 
 
 def test_a_network_that_memorises_is_overconfident_and_intervals_hold_the_spread_of_seeds(tmp_path: Path) -> None:

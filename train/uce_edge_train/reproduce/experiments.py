@@ -16,7 +16,7 @@ from uce_edge_train.reproduce import (
     scorecard,
     table1,
 )
-from uce_edge_train.reproduce.settings import memorised, setting
+from uce_edge_train.reproduce.settings import setting, split_for
 from uce_edge_train.reproduce.trained_networks import Study, Subject
 
 OOD_IMAGES = 5000  # more change no printed digit
@@ -54,9 +54,7 @@ def reproduce(
     Returns:
         The experiments that ran.
     """
-    dataset = splits.load(name, root, download=download)
-    if scale is Scale.MEMORISE:
-        dataset = memorised(dataset)
+    dataset = split_for(scale, splits.load(name, root, download=download))
     chosen = setting(dataset, name, scale, arch, epochs, samples, ood_images, seed, seeds)
     requested: list[Experiment] = list(EXPERIMENTS) if experiment is Experiment.ALL else [experiment]
     ood = None

@@ -37,9 +37,9 @@ class Setting:
     """The user's other options, as typed."""
 
     @property
-    def memorises(self) -> bool:
-        """Whether the splits are those of `memorised`."""
-        return self.scale is Scale.MEMORISE
+    def own_splits(self) -> bool:
+        """Whether the splits are others than those of `train`: see `split_for`."""
+        return self.scale is not Scale.LAPTOP
 
     @property
     def shown(self) -> str:
@@ -134,6 +134,24 @@ def _seeds(scale: Scale) -> int:
     return SEEDS if scale is Scale.MEMORISE else 1
 
 
+def split_for(scale: Scale, dataset: Dataset) -> Dataset:
+    """The splits of a scale.
+
+    The paper keeps no images for promises, so its scale trains on those, too: on 45,000 images of CIFAR-10.
+    """
+    if scale is Scale.MEMORISE:
+        return memorised(dataset)
+    if scale is Scale.LAPTOP:
+        return dataset
+    train, calibration = _joined(dataset, "train", "guarantee"), dataset.splits["calibration"]
+    return replace(dataset, splits=dataset.splits | {"train": train, "guarantee": calibration})
+
+
+def _joined(dataset: Dataset, *names: str) -> Split:
+    parts = [dataset.splits[name] for name in names]
+    return Split(np.concatenate([one.images for one in parts]), np.concatenate([one.labels for one in parts]))
+
+
 def memorised(dataset: Dataset) -> Dataset:
     """Splits for networks that memorise their training images.
 
@@ -141,8 +159,7 @@ def memorised(dataset: Dataset) -> Dataset:
     other.
     """
     most = _MEMORISED_MANY if _has_many_classes(dataset) else _MEMORISED
-    others = [dataset.splits[name] for name in ("train", "calibration", "guarantee")]
-    pool = Split(np.concatenate([one.images for one in others]), np.concatenate([one.labels for one in others]))
+    pool = _joined(dataset, "train", "calibration", "guarantee")
     calibration, test = (half.at_most(_JUDGED) for half in dataset.splits["test"].halves())
     parts = {"train": pool.at_most(most), "calibration": calibration, "guarantee": calibration, "test": test}
     return replace(dataset, splits=parts)

@@ -118,7 +118,7 @@ class Subject:
     def commands(self, experiment: Experiment, row: Row) -> dict[str, str]:
         """Commands that regenerate a row of a CSV file."""
         command = {"command": self.setting.command(experiment, str(self.folder))}
-        if self.setting.memorises:  # on splits of its own, which `train` does not make
+        if self.setting.own_splits:  # which `train` does not make
             return command
         return command | {"trained_by": self.setting.train_command(PENALTY if row is Row.PENALTY else 0.0)}
 
