@@ -22,27 +22,32 @@ _OTHERS = {"xrays": "chest_xray", "waste": "trashnet"}
 _CLASSES = 1_000
 _EACH = 500
 """Out-of-distribution images of every set."""
-_NAMES = {
+NAMES = {
     7: "rooster", 15: "American robin", 20: "dipper (bird)", 21: "kite (bird)", 27: "red eft (newt)",
     33: "loggerhead turtle", 41: "whiptail lizard", 67: "diamondback rattlesnake", 68: "sidewinder rattlesnake",
-    87: "African grey parrot", 97: "drake (duck)", 101: "tusker (elephant)", 134: "crane (bird)",
+    78: "tick (arachnid)", 87: "African grey parrot", 97: "drake (duck)", 101: "tusker (elephant)", 134: "crane (bird)",
     157: "papillon (dog)", 161: "basset hound", 164: "bluetick coonhound", 168: "redbone coonhound",
     191: "Airedale terrier", 192: "cairn terrier", 195: "Boston terrier", 204: "Lhasa Apso", 216: "clumber spaniel",
     227: "kelpie (dog)", 242: "boxer (dog)", 260: "chow chow", 263: "Pembroke corgi", 264: "Cardigan corgi",
-    281: "tabby cat", 296: "polar bear", 313: "stick insect", 321: "red admiral (butterfly)",
-    322: "ringlet (butterfly)", 323: "monarch (butterfly)", 326: "lycaenid (butterfly)", 332: "Angora rabbit",
-    339: "sorrel horse", 383: "ring-tailed lemur", 387: "red panda", 391: "coho salmon", 392: "rock beauty (fish)",
-    397: "pufferfish", 408: "amphibious vehicle", 412: "trash can", 428: "wheelbarrow", 436: "station wagon",
-    437: "lighthouse", 439: "bearskin hat", 456: "bow (weapon)", 458: "brass plaque", 474: "cardigan (jacket)",
-    492: "chest (box)", 513: "cornet (horn)", 517: "crane (machine)", 553: "filing cabinet", 589: "hair dryer",
-    608: "jeans", 612: "rickshaw", 628: "ocean liner", 630: "loafer (shoe)", 638: "maillot", 639: "one-piece swimsuit",
-    673: "computer mouse", 687: "pipe organ", 697: "pajamas", 726: "plane (tool)", 737: "soda bottle",
-    738: "flower pot", 746: "hockey puck", 751: "race car", 769: "ruler", 800: "slot machine", 844: "electric switch",
-    847: "tank (vehicle)", 850: "teddy bear", 881: "upright piano", 882: "vacuum cleaner", 897: "washing machine",
-    908: "aircraft wing", 913: "shipwreck", 916: "website", 936: "cabbage", 970: "mountain", 981: "baseball player",
-    982: "bridegroom", 989: "rose hip", 990: "buckeye (nut)", 998: "ear of corn", 999: "toilet paper",
+    268: "Mexican hairless dog", 281: "tabby cat", 296: "polar bear", 308: "fly (insect)", 312: "cricket (insect)",
+    313: "stick insect", 321: "red admiral (butterfly)", 322: "ringlet (butterfly)", 323: "monarch (butterfly)",
+    326: "lycaenid (butterfly)", 332: "Angora rabbit", 339: "sorrel horse", 348: "ram (sheep)",
+    383: "ring-tailed lemur", 387: "red panda", 391: "coho salmon", 392: "rock beauty (fish)", 397: "pufferfish",
+    408: "amphibious vehicle", 412: "trash can", 428: "wheelbarrow", 436: "station wagon", 437: "lighthouse",
+    439: "bearskin hat", 456: "bow (weapon)", 458: "brass plaque", 474: "cardigan (jacket)", 492: "chest (box)",
+    513: "cornet (horn)", 517: "crane (machine)", 542: "drumstick (of a drum)", 553: "filing cabinet",
+    589: "hair dryer", 606: "iron (for clothes)", 608: "jeans", 612: "rickshaw", 628: "ocean liner",
+    630: "loafer (shoe)", 638: "maillot (swimsuit)", 639: "one-piece swimsuit", 666: "mortar (bowl)",
+    673: "computer mouse", 677: "nail (metal)", 680: "baby bottle nipple", 681: "notebook computer", 687: "pipe organ",
+    697: "pajamas", 714: "guitar pick", 724: "pirate ship", 725: "pitcher (jug)", 726: "plane (tool)",
+    737: "soda bottle", 738: "flower pot", 744: "projectile (missile)", 746: "hockey puck", 751: "race car",
+    769: "ruler", 778: "scale (for weighing)", 782: "CRT screen", 800: "slot machine", 836: "dark glasses",
+    844: "electric switch", 847: "tank (vehicle)", 850: "teddy bear", 881: "upright piano", 882: "vacuum cleaner",
+    897: "washing machine", 908: "aircraft wing", 913: "shipwreck", 916: "website", 927: "trifle (dessert)",
+    936: "cabbage", 970: "mountain", 981: "baseball player", 982: "bridegroom", 989: "rose hip", 990: "buckeye (nut)",
+    998: "ear of corn", 999: "toilet paper",
 }  # fmt: skip
-"""Names of classes whose own names are ambiguous or rare."""
+"""Names of classes whose own names are ambiguous alone, or rare."""
 
 
 def make_photos() -> None:
@@ -105,4 +110,4 @@ def _rows() -> list[dict[str, str]]:
 
 
 def _name(row: dict[str, str]) -> str:
-    return _NAMES.get(int(row["class_id"]), row["label"].replace("_", " "))
+    return NAMES.get(int(row["class_id"]), row["label"].replace("_", " "))
