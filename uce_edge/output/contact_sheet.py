@@ -30,6 +30,8 @@ _GAP, _HEAD = 16, 44
 _EDGE = 3
 _LABEL, _TEXT, _TITLE = 16, 13, 20
 """Font sizes."""
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+"""Where a line does not end; drawn as a blank, because the font lacks it."""
 _SET_LINES = 3
 """The most lines of a set of labels."""
 
@@ -103,7 +105,7 @@ def _tile(answer: Answer, prediction: ImagePrediction) -> Image.Image:
 
 def _lines(prediction: ImagePrediction) -> Iterator[tuple[str, int, str, Font]]:
     """The lines of an answer that fit below a picture, each with size, colour and font."""
-    share = percent(prediction.confidence, 0).replace(" ", "\N{NO-BREAK SPACE}")
+    share = percent(prediction.confidence, 0).replace(" ", _NO_BREAK)
     confident = f"{label_of(prediction)} {share}"
     for text, size, ink, most in (
         (confident, _LABEL, INK, 2),
@@ -118,7 +120,7 @@ def _lines(prediction: ImagePrediction) -> Iterator[tuple[str, int, str, Font]]:
 def _wrapped(text: str, font: Font, most: int) -> list[str]:
     """Lines as wide as a tile; what is too long ends in dots."""
     lines: list[str] = []
-    for word in text.split(" "):
+    for word in (part.replace(_NO_BREAK, " ") for part in text.split(" ") if part):
         if lines and font.getlength(f"{lines[-1]} {word}") <= _WIDTH:
             lines[-1] += f" {word}"
         else:

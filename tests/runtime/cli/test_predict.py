@@ -360,11 +360,15 @@ def test_the_sheet_shows_out_of_distribution_images_apart_and_wraps_a_long_set(c
         tuple(bytes.fromhex(annotate.OOD_COLOUR[1:])),
         tuple(bytes.fromhex(annotate.COLOURS["accept"][1:])),
     } <= colours
-    lines = contact_sheet._wrapped(
-        "Egyptian cat, tabby cat, tiger cat, lynx and 12 more", ImageFont.load_default(16), 2
-    )
+    font = ImageFont.load_default(16)
+    lines = contact_sheet._wrapped("Egyptian cat, tabby cat, tiger cat, lynx and 12 more", font, 2)
     assert len(lines) == 2
     assert lines[1].endswith("…")
+    assert contact_sheet._wrapped("German shepherd >\N{NO-BREAK SPACE}99\N{NO-BREAK SPACE}%", font, 2) == [
+        "German shepherd",
+        "> 99 %",
+    ]
+    assert contact_sheet._wrapped("", font, 2) == []
 
 
 def test_the_log_has_what_a_court_would_ask_for(digits: Digits, call: Call, mixed: Path) -> None:
