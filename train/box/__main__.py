@@ -23,7 +23,6 @@ from imagenet_noise import measure_noise
 from recipes import BOX, make_pneumonia
 from seal import rename_classes, seal
 
-
 STEPS = {
     "imagenet-photos": make_photos,
     "imagenet-network": make_network,
