@@ -104,6 +104,7 @@ lint: $(VENV)/.dev
 
 # Some 25 minutes on two cores. What takes gigabytes runs with: pytest benchmarks -m large
 bench: $(VENV)/.dev
+	$(PIP) --editable ".[cpu,backbones]"
 	$(BIN)/python -m pytest benchmarks -m "not large" --benchmark-columns=min,median,rounds --benchmark-sort=name
 	$(BIN)/python benchmarks/speed/page.py
 	$(BIN)/python benchmarks/speed/edge_networks.py

@@ -2,8 +2,8 @@
 
     python benchmarks/speed/edge_networks.py [ratios] [steps]     # both: less than ten minutes on a quiet machine
 
-Writes its section of docs/benchmarks.md. Weights are random or hardly trained: neither time nor memory depends on
-them. What was measured is kept in build/edge-networks.json, so that `ratios` or `steps` alone leave the other table.
+Writes its section of docs/benchmarks.md. `steps` needs the extra `backbones`. Weights are random or hardly trained:
+neither time nor memory depends on them. What was measured is kept in build/edge-networks.json, so that `ratios` or `steps` alone leave the other table.
 """
 
 import json
@@ -61,7 +61,9 @@ AIMS = {
 }
 """At most so many times one plain pass."""
 
-SIDE, CALIBRATION, FEW = 160, 207, 10
+SIDE, CALIBRATION, FEW, EPOCHS = 160, 207, 10, 2
+COLOURS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1]])
+"""One of every class."""
 STEP_AIMS = {
     f"all layers, {FEW} passes: calibrate and export": 200,
     f"tail, {SAMPLES} passes: calibrate and export": 60,
@@ -113,9 +115,9 @@ def steps(folder: Path) -> list[list[Any]]:
 
     for noisy, samples in (("tail", SAMPLES), ("all", FEW)):
         run, name = folder / noisy, "tail" if noisy == "tail" else "all layers"
-        kind = ("--arch", LITE0, "--size", f"{SIDE}x{SIDE}", "--p", str(RATE), "--epochs", "1", "--batch-size", "16")
+        kind = ("--backbone", LITE0, "--size", f"{SIDE}x{SIDE}", "--p", str(RATE), "--epochs", str(EPOCHS))
         step(
-            f"{name}: `train`, one epoch of 32 images", "train", "--data", images, *kind, "--noisy", noisy, "--out", run
+            f"{name}: `train`, {EPOCHS} epochs of 32 images", "train", "--data", images, *kind, "--noisy", noisy, "--out", run
         )
         both = step(f"{name}: `calibrate --samples {samples}`", "calibrate", run, "--samples", str(samples))
         both += step(f"{name}: `export`", "export", run, "--out", folder / "mc.onnx")
@@ -144,11 +146,12 @@ def manifest(folder: Path) -> Path:
     rows = ["path,label,split"]
     for split, count in (("train", 32), ("calibration", CALIBRATION), ("guarantee", CALIBRATION), ("test", 12)):
         for number in range(count):
-            # Enlarged noise compresses as photos do.
-            coarse = Image.fromarray(rng.integers(0, 256, (SIDE // 8, SIDE // 8, 3), dtype=np.uint8))
+            # Enlarged noise compresses as photos do. Its colour is easy to learn: `calibrate` refuses a mere guess.
+            colours = rng.integers(0, 128, (SIDE // 8, SIDE // 8, 3)) + 127 * COLOURS[number % len(COLOURS)]
+            coarse = Image.fromarray(colours.astype(np.uint8))
             path = folder / f"{split}-{number}.png"
             coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(path)
-            rows.append(f"{path.name},{'abcdef'[number % 6]},{split}")
+            rows.append(f"{path.name},{'abcdef'[number % len(COLOURS)]},{split}")
     table = folder / "images.csv"
     table.write_text("\n".join(rows) + "\n")
     return table

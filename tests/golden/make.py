@@ -6,6 +6,7 @@
     python tests/golden/make.py BERNOULLI_RUN digits-bernoulli
     python tests/golden/make.py LAPLACE_RUN digits-laplace
     python tests/golden/make.py RUN digits-heatmap
+    python tests/golden/make.py TAIL_RUN digits-tail
     python tests/golden/make.py novelty
     python tests/golden/make.py rules PLAIN_RUN
     python tests/golden/make.py sets
@@ -27,6 +28,7 @@ evidence after each. A run is a calibrated digits run:
     uce-edge train --data digits --out RUN                      (FACTORED_RUN: --sigma factored)
                                                                 (BERNOULLI_RUN: --dropout bernoulli --p 0.1)
                                                                 (LAPLACE_RUN, PLAIN_RUN: --dropout none --epochs 6)
+                                                                (TAIL_RUN: --noisy tail)
     uce-edge calibrate RUN --method temperature --target-error 0.015 --no-novelty
                                                                 (BERNOULLI_RUN: --target-error 0.02, with novelty)
                                                                 (PLAIN_RUN: --method temperature alone)
@@ -152,6 +154,7 @@ FILES = {
     "digits-bernoulli": Inference.MC,
     "digits-laplace": Inference.MC,
     "digits-heatmap": Inference.MC,
+    "digits-tail": Inference.MC,
 }
 
 
