@@ -28,7 +28,7 @@ from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.model import Model
 from uce_edge_export import class_mix
 from uce_edge_export.check import novelty_choice, novelty_levels
-from uce_edge_export.check.held_out_rejection import Known, measure
+from uce_edge_export.check.held_out_rejection import Known, measure, predicted
 from uce_edge_export.check.parity_gate import ParityError
 from uce_edge_export.class_mix import Images
 from uce_edge_export.graph import decision, head
@@ -36,7 +36,7 @@ from uce_edge_export.graph.assembly import checked
 from uce_edge_export.graph.builder import Builder
 from uce_edge_export.graph.novelty_score import add as add_novelty
 from uce_edge_export.graph.novelty_score import detach, parts
-from uce_edge_export.publish.draft import check_name, graph_of, publish
+from uce_edge_export.publish.draft import Draft, check_name, graph_of, publish
 from uce_edge_export.transform.noise_free import noise_free_layers, raw_logits
 from uce_edge_export.transform.simplification import infer_shapes
 
@@ -122,7 +122,9 @@ def recalibrate(
     members = model.metadata.members
     if model.metadata.takes_seeds and not model.metadata.runs_once:
         remedy = "Check the scaling of the pixels, the order of their channels, and the order of the classes."
-        early_look.refuse_chance(data, n, lambda some, passes: model.logits(some.images, passes, seed), remedy)
+        early_look.refuse_chance(
+            data, n, lambda some, passes: logits_of(model, some.images, passes, seed, members, "early look"), remedy
+        )
     logits = logits_of(model, data.images, n, seed, members)
     calibration = fit_map(method, logits, data.labels, seed, members=members)
     own_parameters = {k: v for k, v in model.metadata.calibration.parameters.items() if k == "variance_scale"}
@@ -148,7 +150,7 @@ def recalibrate(
         added = RejectRule() if novelty is None else add_novelty(draft, data, novelty, training)
         gate = added if isinstance(added, RejectRule) else RejectRule()
         known = Known.of(draft, data)  # one run of the file for all that follows
-        file_nll = _check_likelihood(draft.model, known, data, n, seed, calibration.outcome.nll_after)
+        file_nll = _check_likelihood(draft, known, data, n, seed, calibration.outcome.nll_after)
         costs = novelty_levels.compare(draft, data, known, promise, gate, training) if gate.decides else None
         if counted is not None:
             measured = measure(draft, counted, promise, gate, known, sets)
@@ -224,12 +226,14 @@ def _check_logits(fresh: Model, old: Model, data: Split, samples: int, seed: int
             )
 
 
-def _check_likelihood(fresh: Model, known: Known, data: Split, samples: int, seed: int, expected_nll: float) -> float:
+def _check_likelihood(draft: Draft, known: Known, data: Split, samples: int, seed: int, expected_nll: float) -> float:
     """Require the fitted likelihood."""
-    prediction = known.prediction if seed == 0 else fresh.predict(data.images, samples, seed)
+    prediction = known.prediction
+    if seed != 0:
+        prediction = predicted(draft, data.images, "checking the likelihood", samples, seed)
     file_nll = nll(prediction.probabilities, data.labels)
     near = abs(file_nll - expected_nll) <= 1e-3 * max(1.0, expected_nll)
-    if fresh.metadata.noise is not NoiseKind.RANDN and not near:
+    if draft.metadata.noise is not NoiseKind.RANDN and not near:
         raise ParityError(
             f"The recalibrated file has NLL {file_nll:.4f}, the fit {expected_nll:.4f}. Nothing was written.",
             "parity.likelihood",

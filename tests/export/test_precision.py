@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from conftest import Call, Digits
 from helpers.errors import raises
-from helpers.progress_lines import done, every_line
+from helpers.progress_lines import every_line, shown
 
 from uce_edge import Model
 from uce_edge.contract import Inference, Precision
@@ -65,9 +65,9 @@ def test_every_slow_step_of_int8_reports_and_takes_few_images_at_once(
     export_run(digits.run, tmp_path / "m.onnx", digits.dataset, numbers=Precision.INT8)
     count = len(digits.dataset.splits["calibration"])
     for form in ("fp32", "int8"):
-        assert f"16 of {count} images" in done(lines, f"measuring {form}")
-    assert "64 of 128 images" in done(lines, "finding ranges")
-    assert done(lines, "quantising")
+        assert f"16 of {count} images" in shown(lines, f"measuring {form}")
+    assert "64 of 128 images" in shown(lines, "finding ranges")
+    assert shown(lines, "quantising")
     assert max(sizes) <= 16
 
 

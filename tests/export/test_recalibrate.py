@@ -14,9 +14,11 @@ import pytest
 from conftest import Digits
 from helpers.errors import raises
 from helpers.nets import Net, export, wide
+from helpers.progress_lines import every_line, shown
 from PIL import Image
 
 from uce_edge import contract
+from uce_edge.calibration import early_look
 from uce_edge.calibration.logits import ArrayLogits
 from uce_edge.calibration.maps import fit_map, probabilities
 from uce_edge.contract import Inference, Method, NoiseKind
@@ -93,6 +95,22 @@ def test_a_new_temperature(digits: Digits, tmp_path: Path) -> None:
     passes /= passes.sum(-1, keepdims=True)
     assert np.allclose(new.predict(data.images).probabilities, passes.mean(0), atol=1e-5)
     assert done.file_nll == pytest.approx(nll(passes.mean(0), data.labels), abs=1e-4)
+
+
+def test_all_passes_over_the_images_report(digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, sizes, logits, predict = every_line(monkeypatch), [], Model.logits, Model.predict
+
+    def counted(call):
+        return lambda model, images, *rest: (sizes.append(len(images)), call(model, images, *rest))[1]
+
+    monkeypatch.setattr(early_look, "_LONG", 0)
+    monkeypatch.setattr(Model, "logits", counted(logits))
+    monkeypatch.setattr(Model, "predict", counted(predict))
+    data = digits.dataset.splits["calibration"]
+    recalibrate(digits.model, tmp_path / "new.onnx", data, Method.TEMPERATURE, seed=3)
+    assert "96 of 100 images" in shown(lines, "early look")
+    assert f"16 of {len(data)} images" in shown(lines, "checking the likelihood")
+    assert max(sizes) <= 32
 
 
 def test_the_metadata_says_what_changed_and_keeps_the_rest(digits: Digits, tmp_path: Path) -> None:

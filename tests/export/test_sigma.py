@@ -208,7 +208,7 @@ def test_both_sigmas_report_their_images(digits: Digits, tmp_path: Path, monkeyp
     lines = progress_lines.every_line(monkeypatch)
     export_run(digits.run, tmp_path / "fast.onnx", digits.dataset, options=FACTORED)
     for form in ("the trained sigma", "factored sigma"):
-        assert f"16 of {len(digits.dataset.splits['calibration'])} images" in progress_lines.done(
+        assert f"16 of {len(digits.dataset.splits['calibration'])} images" in progress_lines.shown(
             lines, f"measuring {form}"
         )
 

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from helpers.errors import raises
 from helpers.nets import Net, export
-from helpers.progress_lines import done, every_line
+from helpers.progress_lines import every_line, shown
 
 from uce_edge.contract import Inference, NoiseKind, Precision, ResizeMode
 from uce_edge.datasets import labelled
@@ -102,13 +102,13 @@ def test_trials_of_scalings_and_resizes_report_their_runs(
     photos, lines = replace(data, originals=originals), every_line(monkeypatch)
     fitted = preprocessing.fit_pixels(source, metadata, photos, scaling_given=False, resize_given=False)
     assert fitted.resizing is not None
-    found = done(lines, "trying ways to prepare pixels")
+    found = shown(lines, "trying ways to prepare pixels")
     scalings, resizes = preprocessing.usual_scalings(3), preprocessing.usual_resizes(metadata.image)
     assert f"160 of {32 * len(scalings)} images" in found
     # The first way is known from the scalings; blocks of 16 were resized one by one.
     assert f"16 of {64 * (len(resizes) - 1)} images" in found
     preprocessing.plain_report(fitted.source, fitted.metadata.image, data)
-    assert "96 of 120 images" in done(lines, "measuring without noise")
+    assert "96 of 120 images" in shown(lines, "measuring without noise")
 
 
 def test_a_resize_gives_the_same_answers_block_by_block(data: Split, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_images_that_are_read_again_are_counted(data: Split, monkeypatch: pytest
     originals = np.empty(len(data), object)
     originals[:] = list(data.images.repeat(20, 1).repeat(20, 2))
     labelled.resized(replace(data, originals=originals), ImageSpec(8, 8, 3, resize=Resize(ResizeMode.PAD)))
-    assert "100 of 120 images" in done(lines, "resizing images")
+    assert "100 of 120 images" in shown(lines, "resizing images")
 
 
 # The command line.

@@ -14,7 +14,7 @@ def every_line(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def done(lines: list[str], task: str) -> list[str]:
+def shown(lines: list[str], task: str) -> list[str]:
     """How much of a task was done at each of its lines, such as "16 of 120 images"."""
     own = [line.removeprefix(f"{task}: ") for line in lines if line.startswith(f"{task}: ")]
     return [line.partition(", about ")[0] for line in own]

@@ -105,10 +105,17 @@ class Drawing(Protocol):
         """[samples, images, classes]."""
 
 
-def logits_of(model: Drawing, images: npt.NDArray[Any], samples: int, seed: int, members: int = 1) -> StoredLogits:
+def logits_of(
+    model: Drawing,
+    images: npt.NDArray[Any],
+    samples: int,
+    seed: int,
+    members: int = 1,
+    task: str = "calibrating",
+) -> StoredLogits:
     """Compute the logits of a model, or of an ensemble of so many members."""
     step = images_per_block(len(images), samples * members, len(model.classes))
-    with progress("calibrating", len(images), unit="images") as advance:
+    with progress(task, len(images), unit="images") as advance:
 
         def block(some: npt.NDArray[Any]) -> Block:
             parts = []

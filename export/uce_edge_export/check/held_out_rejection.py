@@ -37,12 +37,14 @@ class Known:
         return cls(predicted(draft, data.images, "predicting calibration images"), data.labels)
 
 
-def predicted(draft: Draft, images: npt.NDArray[Any], task: str, samples: int | None = None) -> Prediction:
+def predicted(
+    draft: Draft, images: npt.NDArray[Any], task: str, samples: int | None = None, seed: int = 0
+) -> Prediction:
     """Predict images with the draft, and show progress."""
     with progress(task, len(images), unit="images") as advance:
         parts = []
         for start in range(0, len(images), _AT_ONCE):
-            parts.append(draft.model.predict(images[start : start + _AT_ONCE], samples))
+            parts.append(draft.model.predict(images[start : start + _AT_ONCE], samples, seed))
             advance(len(parts[-1]))
     return joined(parts)
 
