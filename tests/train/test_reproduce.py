@@ -1,6 +1,7 @@
 """The experiments: every number follows from the networks, nothing is trained twice, and each cell has its command."""
 
 import csv
+import json
 import shlex
 import shutil
 from pathlib import Path
@@ -72,6 +73,17 @@ def test_one_page_has_verdicts_rules_and_twins_of_every_dataset(results: Path, t
     assert page.count(f"| {cell} |") >= 2
 
 
+def test_committed_results_without_newer_columns_give_their_page(tmp_path: Path) -> None:
+    """Their networks took an hour to train, and are not trained again for a new column."""
+    folder = Path(__file__).parents[2] / "docs" / "results" / "memorise"
+    places = {name: folder / name for name in ("cifar10", "cifar100")}
+    assert "rates" not in rows(places["cifar10"], "table1")[0]
+    command = "uce-edge reproduce all --scale memorise --root data --out docs/results/memorise"
+    side_by_side.write(tmp_path, command, places)
+    made, committed = ((place / "README.md").read_text().split("## Evidence")[0] for place in (tmp_path, folder))
+    assert made == committed
+
+
 def test_two_datasets_are_reported_where_they_are_with_the_whole_command(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +146,26 @@ def test_the_table_is_what_the_metrics_say(results: Path) -> None:
             assert float(cell["uce_low"]) <= float(cell["uce_high"])
     assert float(table["mc", "temperature"]["nll"]) < float(table["mc", "uncalibrated"]["nll"])
     assert table["mc", "confidence penalty"]["nll"] != table["mc", "uncalibrated"]["nll"]
+
+
+def test_the_table_names_the_tuned_rates_and_the_accuracy_on_training_images(results: Path) -> None:
+    table = {(row["inference"], row["method"]): row for row in rows(results, "table1")}
+    again = subject(results)
+    assert table["mc", "temperature"]["rates"] == f"{again.setting.recipe.p:g}"
+    assert table["deterministic", "temperature"]["rates"] == "", "no noise"
+    for row, kind in ((Row.TUNED_MODEL, "model"), (Row.TUNED_LAYER, "layer")):
+        (stored,) = (results / "work" / "rates").glob(f"nll-{kind}-*.json")
+        expected = {name: round(p, 4) for name, p in json.loads(stored.read_text()).items()}
+        cell = table["mc", str(row)]["rates"]
+        if row is Row.TUNED_MODEL:
+            assert {float(cell)} == set(expected.values())
+        else:
+            assert {name: float(p) for name, p in (pair.split("=") for pair in cell.split())} == expected
+    train = again.dataset.splits["train"]
+    found = again.probabilities(Row.PENALTY, Inference.DETERMINISTIC, "train")
+    for inference in ("mc", "deterministic"):
+        accuracy = float(table[inference, "confidence penalty"]["train_accuracy"])
+        assert accuracy == pytest.approx(metrics.accuracy(found, train.labels), rel=1e-5)
 
 
 def test_every_cell_records_commands_that_the_program_understands(results: Path) -> None:

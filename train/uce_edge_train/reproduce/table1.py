@@ -52,12 +52,24 @@ class Cell:
     test_images: int
     accuracy: float
     nll: float
+    train_accuracy: float
+    """Of the network without noise and map, on its training images."""
+    rates: dict[str, float]
+    """The dropout rate of every layer with noise; empty for a deterministic network."""
     temperature: float | None
     label_flips: float
     """Of the calibration images."""
     scores: dict[str, Scored]
     """As in `SCORES`."""
     empty_classes: float
+
+    @property
+    def rates_in_words(self) -> str:
+        """One number, or one by layer."""
+        found = set(self.rates.values())
+        if len(found) == 1:
+            return f"{found.pop():g}"
+        return " ".join(f"{name}={p:g}" for name, p in self.rates.items())
 
     def line(self) -> Cells:
         """The row of a CSV file."""
@@ -69,6 +81,8 @@ class Cell:
             "test_images": self.test_images,
             "accuracy": self.accuracy,
             "nll": self.nll,
+            "train_accuracy": self.train_accuracy,
+            "rates": self.rates_in_words,
             "temperature": "" if self.temperature is None else self.temperature,
             "label_flips_calibration": self.label_flips,
         }
@@ -113,6 +127,8 @@ def _cell(study: Study, row: Row, inference: Inference) -> Cell:
         test_images=len(labels),
         accuracy=mean(lambda _, table: metrics.accuracy(table, labels)),
         nll=mean(lambda _, table: metrics.nll(table, labels)),
+        train_accuracy=mean(lambda subject, _: subject.train_accuracy(row)),
+        rates={} if inference is Inference.DETERMINISTIC else _rates(study, row),
         temperature=mean(temperature) if row.method is Method.TEMPERATURE else None,
         label_flips=mean(lambda subject, _: subject.label_flips(row, inference)),
         scores={
@@ -124,6 +140,12 @@ def _cell(study: Study, row: Row, inference: Inference) -> Cell:
         },
         empty_classes=mean(lambda _, table: metrics.classwise(table, labels, metric="uce").empty_classes),
     )
+
+
+def _rates(study: Study, row: Row) -> dict[str, float]:
+    """Means over the seeds."""
+    found = [subject.rates(row) for subject in study.subjects]
+    return {name: round(float(np.mean([one[name] for one in found])), 4) for name in found[0]}
 
 
 def beside_the_paper(study: Study, cells: list[Cell]) -> str:
@@ -148,7 +170,8 @@ def _section(study: Study, cells: list[Cell]) -> str:
         f"{setting.recipe.arch} on {trained:,} images of {setting.data}, {setting.recipe.epochs} epochs, "
         f"p = {setting.recipe.p}, {'one seed' if seeds == 1 else f'means of {seeds} seeds'}; maps fitted on "
         f"{len(study.first.dataset.splits['calibration']):,} calibration images, scores on {cells[0].test_images:,} "
-        "test images, 15 bins, classes by predicted label. In percent.",
+        "test images, 15 bins, classes by predicted label. Without noise, the networks have an accuracy of "
+        f"{' and '.join(_trained(cells))} on their training images. In percent.",
         "",
         f"Monte Carlo with N = {setting.samples}, in the layout of the paper:",
         "",
@@ -169,14 +192,20 @@ def _section(study: Study, cells: list[Cell]) -> str:
                 percentage(cell.accuracy),
                 f"{cell.nll:.4f}",
                 "" if cell.temperature is None else f"{cell.temperature:.2f}",
+                cell.rates_in_words,
                 *(f"{interval(score.interval)}, *{percentage(score.twin, 2)}*" for score in cell.scores.values()),
             ]
             for cell in cells
             if cell.inference is inference
         ]
-        text += ["", f"### {title}", "", markdown_table(["", "accuracy", "NLL", "T", *NAMES.values()], rows)]
+        text += ["", f"### {title}", "", markdown_table(["", "accuracy", "NLL", "T", "p", *NAMES.values()], rows)]
     text += ["", "![Distance of every value to its twin](table1.png)"]
     return "\n".join(text)
+
+
+def _trained(cells: list[Cell]) -> list[str]:
+    found = {cell.row.trained_as: cell.train_accuracy for cell in cells}
+    return [f"{percentage(accuracy)} % ({kind})" for kind, accuracy in found.items()]
 
 
 def _draw(study: Study, cells: list[Cell]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from uce_edge import metrics
 from uce_edge._util.atomic_files import replacing
 from uce_edge.calibration.logits import ArrayLogits
 from uce_edge.calibration.maps import fit_map, probabilities
@@ -127,6 +128,17 @@ class Subject:
         before = Row.PENALTY if row is Row.PENALTY else Row.UNCALIBRATED
         tables = [self.probabilities(one, inference, "calibration") for one in (before, row)]
         return int((tables[0].argmax(-1) != tables[1].argmax(-1)).sum())
+
+    def train_accuracy(self, row: Row) -> float:
+        """The accuracy of a row's network without noise and map on its training images."""
+        plain = Row.PENALTY if row is Row.PENALTY else Row.UNCALIBRATED
+        table = self.probabilities(plain, Inference.DETERMINISTIC, "train")
+        return metrics.accuracy(table, self.dataset.splits["train"].labels)
+
+    def rates(self, row: Row) -> dict[str, float]:
+        """The dropout rate of every layer with noise."""
+        tuned = self._tuned(row.trained_as, row.rates)
+        return tuned if tuned is not None else {"all": self.setting.recipe.p}
 
     def train(self, kind: str) -> Path:
         """The folder of a network, trained if necessary."""
