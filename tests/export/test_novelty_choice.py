@@ -1,11 +1,13 @@
 """The choice of what the novelty gate of a third-party file looks at."""
 
+import time
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 from conftest import GOLDEN
+from helpers.progress_lines import every_line, shown
 
 from uce_edge.calibration import novelty
 from uce_edge.contract import Method
@@ -66,3 +68,12 @@ def test_few_images_choose_nothing(calibration: Split) -> None:
     fitting, _ = novelty_score.parts(calibration)
     few = fitting.take(np.arange(60))
     assert novelty_choice.choose(ir.load(FILE), few, Model(FILE, "cpu").metadata.image) is None
+
+
+def test_the_choice_reports_its_images_and_its_fits(calibration: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, fit = every_line(monkeypatch), novelty.fit
+    monkeypatch.setattr(novelty, "fit", lambda *given: (time.sleep(0.05), fit(*given))[1])
+    fitting, _ = novelty_score.parts(calibration)
+    assert novelty_choice.choose(ir.load(FILE), fitting, Model(FILE, "cpu").metadata.image) is not None
+    assert f"32 of {len(fitting.halves()[0])} images" in shown(lines, "reading features")
+    assert shown(lines, "choosing the layers of the novelty gate")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from uce_edge._util.progress import working
 from uce_edge.calibration import novelty
 from uce_edge.calibration.novelty import NoveltyError
 from uce_edge.calibration.novelty_features import FeatureChoice
@@ -56,15 +57,16 @@ def choose(model: ir.Model, fitting: Split, spec: ImageSpec) -> Chosen | None:
         return None
     run = feature_session(model, emit_all_features, layers=layers)
     far = synthetic_ood.far(spec, synthetic_ood.CHOICE, each=_EACH)
-    values = [run(images) for images in (fit_on.images, own.images, far.images)]
     own_scores, far_scores = [], []
-    for known, inside, outside in zip(*values, strict=True):
-        try:
-            distance = novelty.fit(known, fit_on.labels)
-        except NoveltyError:  # too few images, or features that do not vary
-            return None
-        own_scores.append(distance(inside))
-        far_scores.append(distance(outside))
+    with working("choosing the layers of the novelty gate"):
+        values = [run(images) for images in (fit_on.images, own.images, far.images)]
+        for known, inside, outside in zip(*values, strict=True):
+            try:
+                distance = novelty.fit(known, fit_on.labels)
+            except NoveltyError:  # too few images, or features that do not vary
+                return None
+            own_scores.append(distance(inside))
+            far_scores.append(distance(outside))
     last = _accepted(own_scores[-1:], far_scores[-1:])
     several = _accepted(own_scores, far_scores)
     return Chosen(layers, several, last) if several < last - _GAIN else Chosen((), last, last)
