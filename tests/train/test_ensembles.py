@@ -8,7 +8,7 @@ import pytest
 from conftest import Call, Digits
 
 from tests.helpers.errors import raises
-from uce_edge.contract import Inference, Method
+from uce_edge.contract import Inference, Method, SetScore
 from uce_edge.errors import UsageError
 from uce_edge.rejection.promises import Promise
 from uce_edge.runtime.model import Model
@@ -44,6 +44,34 @@ def test_runs_become_one_file_calibrated_on_what_they_set_aside(call: Call, two:
     assert model.metadata.promise.data == run.split_hashes["guarantee"]
     report = model.metadata.calibration.outcome
     assert report.nll_after < report.nll_before
+
+
+def test_an_ensemble_gets_sets_and_a_level_when_it_is_exported(call: Call, two: Path, tmp_path: Path) -> None:
+    out, kind = tmp_path / "e.onnx", ("--inference", "deterministic")
+    done = call("export", two, *kind, "--sets", 0.1, "--sets-score", "aps", "--novelty-level", 0.04, "--out", out)
+    assert done.code == 0, done.err
+    made = Model(out, "cpu").metadata
+    assert made.sets is not None
+    assert (made.sets.alpha, made.sets.score) == (0.1, SetScore.APS)
+    assert made.sets.data == Run.load(two / "member-0").split_hashes["guarantee"]
+    assert made.rule is not None
+    assert made.rule.gate is not None
+    assert made.rule.gate.level == 0.04
+    for option, value, code in (
+        ("--sets", 0.0001, "sets.few"), ("--sets", 2, "argument.sets"), ("--sets-by", "class", "usage.needs-sets"),
+        ("--novelty-level", 0.001, "novelty.unprovable"),
+    ):  # fmt: skip
+        refused = call("export", two, *kind, option, value, "--out", tmp_path / "no.onnx")
+        assert refused.error == code
+        assert "Parity" not in refused.err, "before the members are exported"
+
+
+def test_a_single_run_is_promised_by_its_calibration(call: Call, two: Path) -> None:
+    for words in (("--sets", "0.1"), ("--novelty-level", "0.04"), ("--target-error", "0.1", "--sets", "0.1")):
+        refused = call("export", two / "member-0", *words)
+        assert refused.error == "export.needs-from"
+        assert f"uce-edge calibrate {two / 'member-0'} {' '.join(words)}" in refused.err
+        assert call("export", "--untrained", "resnet8", *words).error == "export.needs-from"
 
 
 def test_runs_that_do_not_belong_together_are_refused(two: Path, tmp_path: Path) -> None:

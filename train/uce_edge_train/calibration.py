@@ -109,7 +109,7 @@ def calibrate(
     if sets is not None and own is not None:
         conformal.check_possible(own.splits["guarantee"].one_per_group().labels, sets, run.class_names)
     if novelty is not None:
-        _check_gate(run, data, novelty)
+        check_gate(run, data, novelty)
     samples = _samples(run, folder, samples, tune, posterior)
     settings = Settings(method, samples, seed, tune, posterior, prior)
     cache = Cache.of(folder, run, settings, data, own)
@@ -137,7 +137,7 @@ def calibrate(
     return finish(run, predict)
 
 
-def _check_gate(run: Run, data: Split, novelty: NoveltyPromise) -> None:
+def check_gate(run: Run, data: Split, novelty: NoveltyPromise) -> None:
     """Reject features that do not exist, and a level that so few images cannot keep."""
     features = run.features(novelty)
     layers = [Layer(name, 0) for name, value in run.build().named_parameters() if value.ndim > 1]

@@ -18,6 +18,7 @@ from uce_edge_export.options import FileKind
 from uce_edge_export.pipeline import Exported, default_samples
 from uce_edge_export.publish.draft import check_name
 from uce_edge_export.recalibration import Recalibrated, recalibrate
+from uce_edge_train.calibration import check_gate
 from uce_edge_train.export import COUNTED, ExportedRun, export_run
 from uce_edge_train.runs import Run
 
@@ -49,7 +50,13 @@ class ExportedEnsemble:
 
 
 def export_ensemble(
-    folders: Sequence[Path], out: str | Path, wanted: FileKind = FileKind(), promise: Promise | None = None
+    folders: Sequence[Path],
+    out: str | Path,
+    wanted: FileKind = FileKind(),
+    promise: Promise | None = None,
+    *,
+    level: float | None = None,
+    sets: SetPromise | None = None,
 ) -> ExportedEnsemble:
     """Export several runs as one file.
 
@@ -58,20 +65,27 @@ def export_ensemble(
         out: The `.onnx` file.
         wanted: The kind of file. Without samples of its own, those that the runs were calibrated at.
         promise: The error that the threshold must keep; None for that of the runs.
+        level: The share of familiar images that the novelty gate may reject; None for that of the runs.
+        sets: The prediction sets; None for those of the runs.
     """
     out = check_name(out)
     if wanted.options.heatmap:
         raise heatmap.several_networks()
     runs = [Run.load(folder) for folder in folders]
     plan = plan_of(runs, folders, wanted.inference)
+    plan = replace(plan, promise=promise or plan.promise, sets=sets or plan.sets)
+    if level is not None:
+        plan = replace(plan, novelty=replace(plan.novelty or _USUAL, level=level))
     dataset = shared_dataset(runs, folders)
     data, held_out = dataset.splits["calibration"], dataset.splits["guarantee"].one_per_group()
-    promise = promise or plan.promise
-    if promise is not None:
-        promise.targets(runs[0].class_names)
-        guarantee.check_possible(len(held_out), promise, grouped=held_out.groups is not None)
+    if plan.promise is not None:
+        plan.promise.targets(runs[0].class_names)
+        guarantee.check_possible(len(held_out), plan.promise, grouped=held_out.groups is not None)
     if plan.sets is not None:
         conformal.check_possible(held_out.labels, plan.sets, runs[0].class_names)
+    if plan.novelty is not None:
+        for run in runs:
+            check_gate(run, data, plan.novelty)
     if wanted.noise is NoiseKind.INPUT:
         raise UsageError(
             "Noise as graph inputs goes with one network: export the runs one by one.", "ensemble.noise-input"
@@ -88,12 +102,12 @@ def export_ensemble(
         )
         whole = Path(folder) / out.name
         combined = ensemble.combine(files, whole, data.images, samples=samples, baked=options.bake)
-        counted = held_out if promise or plan.sets else held_out.at_most(COUNTED)
+        counted = held_out if plan.promise or plan.sets else held_out.at_most(COUNTED)
         alike = len({member.metadata.novelty_layers for member in members}) == 1
         training = dataset.splits["train"] if alike and all(member.untrained_features for member in members) else None
         gate = None if plan.novelty is None else replace(plan.novelty, features=AUTO_FEATURES)  # the members have them
         fitted = recalibrate(
-            whole, out, data, plan.method, None, 0, promise, gate, counted, training=training, sets=plan.sets
+            whole, out, data, plan.method, None, 0, plan.promise, gate, counted, training=training, sets=plan.sets
         )
     return ExportedEnsemble(members, combined, fitted)
 

@@ -38,7 +38,7 @@ _THIRD_PARTY = "Third-party models"
 _NOISE = "Noise"
 _FROM_ONLY = (
     "classes", "scale", "mean", "std", "channels", "layout", "size", "range_", "resize", "output", "output_is",
-    "preprocessor", "data", "group", "novelty_level", "novelty_features", "sets", "sets_score", "sets_by",
+    "preprocessor", "data", "group", "novelty_features",
 )  # fmt: skip
 
 
@@ -349,15 +349,16 @@ def export(
         out, following = done.path, tell_exported(done)
     else:
         _check_run_options(context, p if untrained is None else None, posterior)
-        if untrained is not None and target_error is not None:
-            raise UsageError("--target-error needs --from or several runs.", "export.needs-from")
+        asked = export_runs.Asked(target_error, novelty_level, sets, sets_score, sets_by)
+        if untrained is not None and asked.words:
+            raise UsageError(f"{asked.words.split()[0]} needs --from or several runs.", "export.needs-from")
         passes = None if inference is Inference.DETERMINISTIC else passes
         kind = FileKind(inference or Inference.MC, noise, passes, precision, options)
         need_torch_export("Exporting")
         if untrained is not None:
             out, following = export_runs.export_untrained(untrained, out, kind, p)
         else:
-            out, following = export_runs.export_runs(runs, out, kind, target_error)
+            out, following = export_runs.export_runs(runs, out, kind, asked)
     say(f"Wrote {out} ({out.stat().st_size / 1e6:.1f} MB) and {out.with_suffix('.json')}.")
     forms.write(out)
     say(f"Next: uce-edge {following}")
@@ -368,9 +369,7 @@ def _check_run_options(context: typer.Context, rates: list[str] | None, posterio
     if any(export_formats.is_given(context, name) for name in _FROM_ONLY):
         raise UsageError(
             "--classes, --scale, --mean, --std, --channels, --layout, --size, --range, --resize, --output, "
-            "--output-is, --preprocessor, --data, --group, --novelty-level, --novelty-features, --sets, --sets-score "
-            "and --sets-by need --from (a run gets its sets when it is calibrated). --target-error needs --from or "
-            "several runs.",
+            "--output-is, --preprocessor, --data, --group and --novelty-features need --from.",
             "export.needs-from",
         )
     if rates:

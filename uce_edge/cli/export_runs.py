@@ -1,13 +1,13 @@
 """Export of training runs and untrained networks, with messages."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from uce_edge.cli.calibration_messages import tell_auto, tell_calibration, tell_curve, tell_levels, tell_rule
 from uce_edge.cli.export_steps import tell_combined, tell_written
 from uce_edge.cli.messages import quote, say, warn
-from uce_edge.cli.shared_options import parse_numbers, parse_promise
-from uce_edge.contract import NoiseKind
+from uce_edge.cli.shared_options import SetsBy, parse_novelty, parse_numbers, parse_promise, parse_sets
+from uce_edge.contract import NoiseKind, SetScore
 from uce_edge.errors import UsageError, expected
 from uce_edge_export.options import FileKind
 from uce_edge_train.choices import Rates
@@ -16,14 +16,30 @@ if TYPE_CHECKING:
     from uce_edge_train.runs import Run
 
 
-def export_runs(given: list[Path], out: Path | None, kind: FileKind, target_error: str | None) -> tuple[Path, str]:
+class Asked(NamedTuple):
+    """The promises that options of `export` ask of an ensemble."""
+
+    target_error: str | None = None
+    novelty_level: float | None = None
+    sets: float | None = None
+    sets_score: SetScore | None = None
+    sets_by: SetsBy | None = None
+
+    @property
+    def words(self) -> str:
+        """The options, as they are typed; empty without one."""
+        given = {name.replace("_", "-"): value for name, value in self._asdict().items() if value is not None}
+        return " ".join(f"--{name} {value}" for name, value in given.items())
+
+
+def export_runs(given: list[Path], out: Path | None, kind: FileKind, asked: Asked) -> tuple[Path, str]:
     """Export one run, or several as an ensemble.
 
     Args:
         given: Folders, each of a run or of the members of an ensemble; none for the newest under runs/.
         out: The file.
         kind: The kind of file.
-        target_error: The error that an ensemble promises; None for that of the calibration of its runs.
+        asked: What an ensemble promises, where that is not what the calibration of its runs asked for.
     """
     from uce_edge_train.runs import members_of, newest
 
@@ -32,17 +48,19 @@ def export_runs(given: list[Path], out: Path | None, kind: FileKind, target_erro
         say(f"Exporting the newest run: {given[0]}")
     folders = [member for folder in given for member in members_of(folder)]
     if len(folders) == 1:
-        if target_error is not None:
+        if asked.words:
             raise UsageError(
-                "--target-error needs --from or several runs. A single run gets its promised error when it is "
-                f"calibrated: uce-edge calibrate {quote(folders[0])} --target-error {target_error}",
+                f"{asked.words.split()[0]} needs --from or several runs. A single run gets its promises when it is "
+                f"calibrated: uce-edge calibrate {quote(folders[0])} {asked.words}",
                 "export.needs-from",
             )
         return export_run(folders[0], out, kind)
     from uce_edge_train.ensemble_export import export_ensemble
 
     out = out or Path(f"{given[0].resolve().name}{kind.suffix}.onnx" if len(given) == 1 else "ensemble.onnx")
-    done = export_ensemble(folders, out, kind, None if target_error is None else parse_promise(target_error))
+    promise = None if asked.target_error is None else parse_promise(asked.target_error)
+    level, sets = parse_novelty(asked.novelty_level).level, parse_sets(asked.sets, asked.sets_score, asked.sets_by)
+    done = export_ensemble(folders, out, kind, promise, level=level, sets=sets)
     for folder, member in zip(folders, done.members, strict=True):
         say(f"{folder}:")
         tell_written(member)
