@@ -1,5 +1,6 @@
 """One command from labelled photos to a promised file, and refusals before anything slow."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from conftest import GOLDEN, Call
 from PIL import Image
 
+from uce_edge import cli
 from uce_edge.cli.build import possible
 from uce_edge.cli.build_decisions import decisions
 from uce_edge.metadata import Calibration
@@ -126,6 +128,20 @@ def test_impossible_requests_are_refused_before_training(photos: Path, tmp_path:
     Image.new("RGB", (9, 9)).save(lonely / "only" / "a.png")
     assert call("build", lonely, *base[2:]).code == 2
     assert not run.exists()
+
+
+def test_a_stopped_build_names_the_build_that_goes_on(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.train, "need_torch", stop)
+    words = ["build", str(photos), "--backbone", "none", "--run", str(tmp_path / "my run"), "--out", "x.onnx"]
+    done = call(*words)
+    assert done.code == 130
+    assert done.err.splitlines()[-1] == f"Stopped. To continue where it stopped: {shlex.join(['uce-edge', *words])}"
+    assert "--resume" not in done.err.partition("Stopped.")[2]
 
 
 def test_few_photos_are_told_what_they_could_promise() -> None:

@@ -14,6 +14,7 @@ from uce_edge.runtime import device_choice
 
 _PANEL = "Messages"
 _GOES_ON = {
+    "build": "To continue where it stopped: {line}",
     "train": "To continue from the last epoch: {line} --resume",
     "reproduce": "The same command continues where it stopped.",
     "score": "The same command continues where it stopped.",
@@ -61,7 +62,7 @@ class Command(TyperCommand):
             keep_freed_memory()
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Stopped):  # of this command, or of a stage that it runs as a command
             typed = [word for word in ctx.meta["uce_edge.typed"] if word != "--resume"]
             line = shlex.join(["uce-edge", str(self.name), *typed])
             raise Stopped(f"Stopped. {_GOES_ON.get(str(self.name), '').format(line=line)}".strip()) from None
