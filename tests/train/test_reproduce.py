@@ -31,6 +31,7 @@ from uce_edge_train.choices import Dropout, Experiment, Scale, Schedule, TrainDe
 from uce_edge_train.loop import training
 from uce_edge_train.reproduce import dropout_figure, experiments, paper_aux, rejection_curve, scorecard, side_by_side
 from uce_edge_train.reproduce.experiments import reproduce
+from uce_edge_train.reproduce.result_files import interval
 from uce_edge_train.reproduce.seed_intervals import measure
 from uce_edge_train.reproduce.settings import memorised, setting
 from uce_edge_train.reproduce.trained_networks import Row, Study, Subject
@@ -280,6 +281,26 @@ def test_the_scorecard_judges_all_eight_claims(results: Path) -> None:
     again = subject(results)
     gap = scorecard._overconfidence(again.probabilities(Row.PENALTY, Inference.MC), again.labels())
     assert (found[4]["verdict"] == "confirmed") <= (gap < 0)
+
+
+def test_the_evidence_has_the_intervals_that_decide(results: Path) -> None:
+    """A reader can check the verdicts of claims 2 and 4 from their numbers."""
+    made, found = study(results), rows(results, "scorecard")
+    for name, metric in {"T-UCE": metrics.tuce, "cT-UCE": metrics.classwise_tuce}.items():
+        differences = (scorecard._difference(made, metric, row, Row.UNCALIBRATED) for row in scorecard.MAPS)
+        shown = ", ".join(f"{row} {interval(one)}" for row, one in zip(scorecard.MAPS, differences, strict=True))
+        assert f"{name} minus that of uncalibrated in %: {shown}" in found[1]["evidence"]
+    cuce, nll = (
+        scorecard._difference(made, metric, Row.UNCALIBRATED, Row.PAPER_AUX)
+        for metric in (metrics.classwise_uce, metrics.nll)
+    )
+    words = f"cUCE {interval(cuce)} %, NLL {nll.value:.3f} ({nll.low:.3f} to {nll.high:.3f})"
+    assert f"uncalibrated minus aux of the paper: {words}" in found[3]["evidence"]
+
+
+def test_a_cause_that_was_not_tested_is_called_unknown(results: Path) -> None:
+    assert scorecard._CLAIMS[4].text.startswith("The confidence penalty")
+    assert scorecard._CLAIMS[4].cause.startswith("Unknown:")
 
 
 @pytest.mark.parametrize(
