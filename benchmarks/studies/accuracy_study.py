@@ -10,6 +10,7 @@ draws.
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -161,12 +162,15 @@ def row(name: str, size: int, how: str, case: Case) -> str:
 
 def corruption(parts: dict[str, Part], model: Model, streams: int) -> None:
     """Which comes first: the doubt, or an estimate that is off by five points?"""
-    print("| images after the change | accuracy | estimate at the end | off by 5 points after | doubt after | first |")
+    print(
+        "| images after the change | accuracy | estimate at the end | off by 5 points after | doubt after | "
+        "doubt first | off first | neither |"
+    )
     foreign, test = parts["foreign"], parts["test"]
     cases = {name: (parts[name], 1.0) for name in DAMAGES}
     cases |= {f"{share:.0%} CIFAR-100": (foreign, share) for share in (0.1, 0.3, 1.0)}
     for name, (changed, share) in cases.items():
-        off, doubts, ends, trues, first = [], [], [], [], []
+        off, doubts, ends, trues = [], [], [], []
         for stream in range(streams):
             rng = np.random.default_rng(stream)
             monitor = Monitor.of(model, seed=stream, window=LAST)
@@ -187,14 +191,25 @@ def corruption(parts: dict[str, Part], model: Model, streams: int) -> None:
                         found[kind] = image - QUIET + 1
             off.append(found[0])
             doubts.append(found[1])
-            first.append(found[1] < found[0] or found[0] == np.inf)
             ends.append(estimate.accuracy.value)
             trues.append(float(np.mean(right[-LAST:])))
         print(
             f"| {name} | {np.mean(trues):.1%} | {np.mean(ends):.1%} | {_images(off)} | {_images(doubts)} | "
-            f"{sum(first)} of {streams} |",
+            f"{' | '.join(map(str, which_first(off, doubts)))} |",
             flush=True,
         )
+
+
+def which_first(off: Sequence[float], doubts: Sequence[float]) -> tuple[int, int, int]:
+    """In how many streams the doubt came first, the estimate was off first, and neither happened.
+
+    Args:
+        off: The image at which the estimate of each stream was off; infinite where it never was.
+        doubts: The image of its first doubt, likewise.
+    """
+    came = list(zip(off, doubts, strict=True))
+    doubt, neither = sum(b < a for a, b in came), sum(a == b == np.inf for a, b in came)
+    return doubt, len(came) - doubt - neither, neither
 
 
 def answer(part: Part, index: int) -> dict[str, object]:
