@@ -1,6 +1,7 @@
 """One command from labelled photos to a promised file, and refusals before anything slow."""
 
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +10,16 @@ import pytest
 from conftest import GOLDEN, Call
 from PIL import Image
 
+from tests.helpers import tiny_backbone
 from uce_edge import cli
-from uce_edge.cli.build import possible
 from uce_edge.cli.build_decisions import decisions
+from uce_edge.cli.build_refusals import possible
+from uce_edge.datasets import splits
+from uce_edge.datasets.splits import Dataset
 from uce_edge.metadata import Calibration
 from uce_edge.runtime.model import Model
 from uce_edge_train.choices import Rates, Unfreeze
+from uce_edge_train.loop import training
 from uce_edge_train.recipe import Recipe
 from uce_edge_train.runs import Run, TrainingScores
 
@@ -130,12 +135,100 @@ def test_impossible_requests_are_refused_before_training(photos: Path, tmp_path:
     assert not run.exists()
 
 
+def loaded(photos: Path) -> Dataset:
+    return splits.load(str(photos), size=(16, 16), range_="auto")
+
+
+def stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture(scope="module")
+def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that a build trained on the photos."""
+    run = tmp_path_factory.mktemp("trained") / "run"
+    training.train(loaded(photos), run, Recipe(epochs=1, batch_size=32))
+    return run
+
+
+def test_the_training_of_something_else_is_never_taken(
+    photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    others, tiny = tmp_path / "others", tiny_backbone.install(tmp_path, monkeypatch, "tiny")
+    shutil.copytree(photos, others)
+    weights = (trained / "weights.safetensors").read_bytes()
+    base = ("--budget", "9s", "--run", trained, "--out", tmp_path / "x.onnx")
+    plain = ("--backbone", "none", "--size", "16x16")
+    for words, difference in (
+        ((others, *plain), f"not of {others}"),
+        ((photos, *plain, "--group", "([0-9]+).png"), "grouped by nothing, not by "),
+        ((photos, "--backbone", "none"), "the size 16x16 (stretch), not 32x32 (stretch)"),
+        ((photos, "--backbone", "tiny", "--size", "16x16"), f"random weights, not with {tiny.start()}"),
+    ):
+        refused = call("build", *words, *base)
+        assert refused.error == "build.other-training", refused.err
+        assert difference in refused.err
+        assert f"--run {trained}-2" in refused.err
+        assert "--overwrite" in refused.err
+        assert "[1/" not in refused.err, "before anything slow"
+    ensemble = call("build", photos, *plain, "--members", 2, *base)
+    assert ensemble.error == "build.other-members"
+    assert (trained / "weights.safetensors").read_bytes() == weights
+
+
+def test_photos_that_changed_need_another_training(
+    photos: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    mine, run = tmp_path / "mine", tmp_path / "run"
+    shutil.copytree(photos, mine)
+    shutil.copytree(trained, run)
+    replace(Run.load(run), data=str(mine)).save(run)
+    words = ("build", mine, "--backbone", "none", "--size", "16x16", "--run", run, "--out", tmp_path / "x.onnx")
+    monkeypatch.setattr(cli.train, "need_torch", stop)
+    monkeypatch.setattr(cli.calibrate, "need_torch", stop)
+    assert "[2/4]" in call(*words).err, "the finished training is taken"
+    Image.new("RGB", (20, 18)).save(mine / "dark" / "new.png")
+    refused = call(*words)
+    assert refused.error == "build.other-training"
+    assert "have changed since" in refused.err
+    assert "[1/4]" not in refused.err
+    again = call(*words, "--overwrite")
+    assert "[1/4]" in again.err
+    assert "--overwrite" not in again.err.partition("Stopped.")[2], "the same command would begin again"
+    assert "[2/4]" not in call(*words).err, "the old training was replaced"
+
+
+def test_photos_of_12_bits_are_those_of_their_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, rng: np.random.Generator
+) -> None:
+    folder, run = tmp_path / "scans", tmp_path / "run"
+    for name, level in (("bright", 3000), ("dark", 300)):
+        (folder / name).mkdir(parents=True)
+        for i in range(40):
+            Image.fromarray(rng.integers(level, level + 900, (16, 16)).astype(np.uint16)).save(
+                folder / name / f"{i}.png"
+            )
+    assert call("train", "--data", folder, "--size", "16x16", "--epochs", 1, "--out", run).code == 0
+    monkeypatch.setattr(cli.calibrate, "need_torch", stop)
+    words = ("--backbone", "none", "--size", "16x16", "--run", run, "--out", tmp_path / "x.onnx")
+    assert "[2/4]" in call("build", folder, *words).err
+
+
+def test_an_unfinished_training_of_other_photos_is_not_continued(photos: Path, tmp_path: Path, call: Call) -> None:
+    run = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training._Loop, "_stalled", lambda loop: loop.training.progress.epoch and stop())
+        with pytest.raises(KeyboardInterrupt):
+            training.train(loaded(photos), run, Recipe(epochs=3, batch_size=32))
+    words = ("--backbone", "none", "--run", run, "--out", tmp_path / "x.onnx")
+    refused = call("build", photos, "--size", "20x20", *words)
+    assert refused.error == "build.other-training"
+    assert "of another size" in refused.err
+
+
 def test_a_stopped_build_names_the_build_that_goes_on(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(cli.train, "need_torch", stop)
     words = ["build", str(photos), "--backbone", "none", "--run", str(tmp_path / "my run"), "--out", "x.onnx"]
     done = call(*words)

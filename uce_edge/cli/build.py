@@ -1,25 +1,24 @@
 """`uce-edge build`: labelled photos to a promised file."""
 
-import math
 import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from uce_edge.cli import build_refusals
+from uce_edge.cli.build_refusals import Asked
+from uce_edge.cli.command import forget
 from uce_edge.cli.dataset_summary import tell_dataset
 from uce_edge.cli.extras import need_torch_export
-from uce_edge.cli.messages import echo, quote, say, show_log, warn
-from uce_edge.cli.shared_options import TARGETS, GroupOption, parse_promise, parse_size, parse_time
-from uce_edge.errors import UsageError
+from uce_edge.cli.messages import echo, quote, say, show_log
+from uce_edge.cli.shared_options import TARGETS, GroupOption, parse_range, parse_size, parse_time
 
 if TYPE_CHECKING:
     from uce_edge.datasets.splits import Dataset
 
 NONE = "none"
-_CONFIDENCE, _TARGETS = 0.95, (0.1, 0.05, 0.02)
-_FEW = 20  # training images of a class
 _TRAINING = 0.6  # of the time; the rest is for the features of held-out images, the checks and the report
 
 
@@ -61,12 +60,16 @@ def build(
     run: Annotated[
         Path | None, typer.Option(help="The folder of the training. Default: runs/NAME, after the photos.")
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Train again, and replace the training in --run.")
+    ] = False,
     ood: Annotated[str, typer.Option(help="Out-of-distribution images of the report, as for evaluate.")] = "far",
 ) -> None:
     """Make a model file from labelled photos: train, calibrate, export and evaluate, in one command.
 
     Each stage is a command that you can repeat alone; build prints it before it runs. Photos that cannot keep the
-    promise are refused before training starts. If build is stopped, the same command goes on where it was.
+    promise are refused before training starts. If build is stopped, the same command goes on where it was. A training
+    of other photos, or of another network, size or group, is never taken: choose another --run, or --overwrite.
 
     Example: uce-edge build photos/ --target-error 0.05 --out photos.onnx
 
@@ -79,10 +82,15 @@ def build(
     name = Path(data).resolve().stem
     out, run = out or Path(f"{name}.onnx"), run or Path("runs") / name
     seconds = parse_time(budget)
-    _check_out(out)
-    dataset = _load(data, group, backbone, size)
+    build_refusals.check_out(out)
+    asked = _load(data, group, backbone, size, members)
+    dataset = asked.dataset
     tell_dataset(dataset)
-    _check_promise(dataset, target_error)
+    build_refusals.check_promise(dataset, target_error)
+    build_refusals.check_run(run, asked, overwrite=overwrite)
+    if overwrite:
+        build_refusals.discard(run)
+        forget(context, "--overwrite")  # from here on, the command without it continues
     started, report = time.monotonic(), out.with_suffix(".html")
     network = [] if backbone == NONE else ["--backbone", backbone]
     promise, kind = _given("--target-error", target_error), []
@@ -119,67 +127,21 @@ def _given(option: str, value: str | None) -> list[str]:
     return [] if value is None else [option, value]
 
 
-def _check_out(out: Path) -> None:
-    if out.suffix != ".onnx":
-        raise UsageError(f"--out must end in .onnx, but got {out}. For example: --out photos.onnx", "build.out")
-
-
-def _load(data: str, group: str | None, backbone: str, size: str | None) -> "Dataset":
-    """The photos, as training reads them; refuses a network that is not installed first."""
+def _load(data: str, group: str | None, backbone: str, size: str | None, members: int) -> Asked:
+    """The training, with its photos; refuses a network that is not installed first."""
     from uce_edge.datasets import splits
     from uce_edge.images.resize import STRETCH
     from uce_edge_train.networks import backbones
+    from uce_edge_train.recipe import Recipe
 
-    if backbone == NONE:
-        return splits.load(data, size=parse_size(size), group=group, resize=STRETCH)
-    chosen = backbones.named(backbone)
-    chosen.recipe()  # refuses missing weights
-    image = chosen.image
-    return splits.load(data, size=parse_size(size) or (image.height, image.width), group=group, resize=image.resize)
-
-
-def _check_promise(dataset: "Dataset", target_error: str | None) -> None:
-    """Refuse a promise that the photos cannot keep, and state what they can."""
-    from uce_edge.rejection import guarantee
-
-    held_out = dataset.splits["guarantee"].one_per_group()
-    photos = sum(map(len, dataset.splits.values()))
-    _tell_small(dataset)
-    if target_error is None:
-        say(f"No error is promised. {possible(len(held_out), photos, grouped=held_out.groups is not None)}")
-        return
-    promise = parse_promise(target_error)
-    promise.targets(dataset.class_names)  # rejects unknown classes
-    guarantee.check_possible(len(held_out), promise, photos, grouped=held_out.groups is not None)
-
-
-def possible(held_out: int, photos: int, *, grouped: bool) -> str:
-    """What so many guarantee images could promise, and how many other promises take."""
-    from uce_edge.rejection import guarantee
-
-    best = guarantee.upper_bound(0, held_out, _CONFIDENCE)
-    kind = "patients or other groups" if grouped else "images"
-    text = f"{held_out} guarantee {kind} could promise {best:.1%} at best, if their labels are all right"
-    more = []
-    for target in _TARGETS:
-        count = guarantee.images_needed(target, _CONFIDENCE)
-        if count > held_out:
-            all_photos = "" if grouped else f" ({math.ceil(count * photos / held_out):,} photos in all)"
-            more.append(f"{target:.0%} takes {count}{all_photos}")
-    return f"{text}{'; ' if more else ''}{', '.join(more)}: --target-error."
-
-
-def _tell_small(dataset: "Dataset") -> None:
-    """Warn where few images a class are left to train on."""
-    import numpy as np
-
-    counts = np.bincount(dataset.splits["train"].labels, minlength=len(dataset.class_names))
-    fewest = int(counts.argmin())
-    if counts[fewest] < _FEW:
-        warn(
-            f"only {counts[fewest]} training images show {dataset.class_names[fewest]}. What so few images give is "
-            "uncertain: read the intervals in the report, and add images of this class first."
-        )
+    shape, resize = parse_size(size), STRETCH
+    start: dict[str, Any] = {"arch": Recipe.arch, "init": None}
+    if backbone != NONE:
+        chosen = backbones.named(backbone)
+        start = chosen.recipe()  # refuses missing weights
+        shape, resize = shape or (chosen.image.height, chosen.image.width), chosen.image.resize
+    dataset = splits.load(data, size=shape, group=group, range_=parse_range(None), resize=resize)
+    return Asked(dataset, start["arch"], start["init"], members)
 
 
 def _tell_decisions(run: Path, out: Path, budget: str, dataset: "Dataset") -> None:

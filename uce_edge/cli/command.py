@@ -24,7 +24,7 @@ _COMPUTES = {"calibrate", "compare", "evaluate", "export", "predict", "rank", "r
 """Commands that run networks over many images. A server shares its machine, and `bench` measures what others get."""
 _TRAINS = {"train", "reproduce"}
 """Commands whose device is one of torch."""
-_OPTIONS = "uce_edge.provider_options"
+_OPTIONS, _TYPED = "uce_edge.provider_options", "uce_edge.typed"
 
 
 class Stopped(UceEdgeError):
@@ -32,6 +32,11 @@ class Stopped(UceEdgeError):
 
     exit_code = 130
     default_code = "command.stopped"
+
+
+def forget(ctx: Any, word: str) -> None:
+    """Leave a word out of the command that continues after Ctrl-C."""
+    ctx.meta[_TYPED] = [other for other in ctx.meta[_TYPED] if other != word]
 
 
 class Command(TyperCommand):
@@ -50,7 +55,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Store the typed words, for the command that continues after Ctrl-C."""
-        ctx.meta["uce_edge.typed"] = list(args)
+        ctx.meta[_TYPED] = list(args)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -63,7 +68,7 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, Stopped):  # of this command, or of a stage that it runs as a command
-            typed = [word for word in ctx.meta["uce_edge.typed"] if word != "--resume"]
+            typed = [word for word in ctx.meta[_TYPED] if word != "--resume"]
             line = shlex.join(["uce-edge", str(self.name), *typed])
             raise Stopped(f"Stopped. {_GOES_ON.get(str(self.name), '').format(line=line)}".strip()) from None
         finally:

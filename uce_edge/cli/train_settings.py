@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from uce_edge.datasets.splits import Dataset
     from uce_edge_train.recipe import Recipe
 
-_PLAN = "plan.json"
+PLAN = "plan.json"
+"""The planned recipe of a training with --budget, in its folder."""
 _PLANNED = {"epochs", "views", "unfreeze", "rates", "p"}
 
 
@@ -120,7 +121,7 @@ def planned(
     from uce_edge_train.recipe import Recipe
     from uce_edge_train.runs import DESCRIPTION
 
-    stored = out / _PLAN
+    stored = out / PLAN
     kept = (checkpoint.CHECKPOINT, f"*/{checkpoint.CHECKPOINT}", f"*/{DESCRIPTION}")
     if resume and stored.exists() and any(True for name in kept for _ in out.glob(name)):
         say(f"Training follows the plan of {stored}.")
@@ -129,6 +130,6 @@ def planned(
     image, own = training.image_of(dataset, recipe), seconds / members
     found = budget.plan(recipe, dataset, image, own, given, members, shared=shared)
     say(found.summary(own))
-    with replacing(out / _PLAN) as path:
+    with replacing(out / PLAN) as path:
         path.write_text(found.recipe.to_json(indent=2, sort_keys=False) + "\n")
     return found.recipe

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save
@@ -188,9 +188,18 @@ class Training:
         return kept
 
 
-def stored_recipe(folder: Path) -> Recipe:
-    """The recipe of the checkpoint in a folder."""
-    return _read(folder / CHECKPOINT)[2]
+class Stored(NamedTuple):
+    """The training of a checkpoint."""
+
+    recipe: Recipe
+    data: str | None
+    """Fingerprint of the training images."""
+
+
+def stored(folder: Path) -> Stored:
+    """The training whose checkpoint is in a folder."""
+    _, header, recipe = _read(folder / CHECKPOINT)
+    return Stored(recipe, header.get("data"))
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str], Recipe]:

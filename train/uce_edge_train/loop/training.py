@@ -36,7 +36,7 @@ from uce_edge_train.dropout import learned_rates, torch_dropout
 from uce_edge_train.dropout.gaussian_layers import deterministic, noise_from
 from uce_edge_train.dropout.noise_draws import NoisePool, generator
 from uce_edge_train.loop import feeds, rate_fit
-from uce_edge_train.loop.checkpoint import CHECKPOINT, COLUMNS, Training, stored_recipe
+from uce_edge_train.loop.checkpoint import CHECKPOINT, COLUMNS, Training, stored
 from uce_edge_train.loop.feeds import Feed
 from uce_edge_train.loop.journal import Journal, kept_epoch, open_journal
 from uce_edge_train.loop.process_group import Group, join
@@ -104,7 +104,7 @@ def train(
         job = _Job(model, dataset, parts, image, augment, hashes, group, out, tensorboard, Path(features or out))
         start = {name: value.clone() for name, value in model.state_dict().items()} if recipe.repeats else {}
         stages = recipe.stages()
-        reached = stored_recipe(out).unfreeze if resumes else None
+        reached = stored(out).recipe.unfreeze if resumes else None
         begun = next((number for number, stage in enumerate(stages) if stage.unfreeze is reached), 0)
         last = kept_epoch(out, best=recipe.patience is not None) if begun else {}
         choice = None
