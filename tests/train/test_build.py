@@ -21,7 +21,7 @@ from uce_edge.runtime.model import Model
 from uce_edge_train.choices import Rates, Unfreeze
 from uce_edge_train.loop import training
 from uce_edge_train.recipe import Recipe
-from uce_edge_train.runs import Run, TrainingScores
+from uce_edge_train.runs import LayerChoice, Run, TrainingScores
 
 
 def decided(words: str) -> list[tuple[str, str]]:
@@ -98,6 +98,14 @@ def test_reasons_follow_the_run_and_the_file() -> None:
     assert told["trained layers"].endswith("40 training images a class, and all layers take 300")
     assert told["dropout rate"].startswith("0.1 in head, classifier: the largest of those tried")
     assert "take 300" not in decisions(run, file, "10m", each=400)["trained layers"]
+    for kept, all_nll in ((Unfreeze.TAIL, 0.43), (Unfreeze.ALL, 0.39)):
+        whole = replace(recipe, unfreeze=Unfreeze.ALL)
+        text = decisions(
+            replace(run, recipe=whole, layer_choice=LayerChoice(kept, 0.418, all_nll)), file, "1h", each=400
+        )
+        assert f"from 0.418 to {all_nll:.3f}" in text["trained layers"]
+        assert ("then all" in text["trained layers"]) == (kept is Unfreeze.ALL)
+        assert " if " not in text["trained layers"], "it was decided"
     hurried = replace(run, recipe=replace(recipe, rates=Rates.FIXED))
     assert decisions(hurried, file, "1m", each=40)["dropout rate"].endswith("no time was left to fit it")
     bare = replace(file, rule=None, held_out=None, calibration=Calibration())

@@ -47,7 +47,13 @@ def _layers(run: "Run", each: int) -> str:
     recipe = run.recipe
     if recipe.unfreeze is None:
         return "all, from random weights (no --backbone)"
-    if recipe.unfreeze is Unfreeze.ALL:
+    choice = run.layer_choice
+    if choice is not None:
+        change = f"the NLL of the selection images from {choice.tail_nll:.3f} to {choice.all_nll:.3f}"
+        if choice.kept is Unfreeze.ALL:
+            return f"from {recipe.seam} on, then all: that lowered {change}"
+        return f"from {recipe.seam} on; training all layers changed {change}, so the others stay as they were"
+    if recipe.unfreeze is Unfreeze.ALL:  # a run of an older version
         return f"from {recipe.seam} on, then all, if that lowered the NLL of the selection images"
     few = f": {each} training images a class, and all layers take {ENOUGH}"
     return f"from {recipe.seam} on; the layers before stay as they are{few if each < ENOUGH else ''}"
