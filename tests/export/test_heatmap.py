@@ -277,6 +277,7 @@ def test_noise_of_any_source_leaves_it_a_map(tmp_path: Path) -> None:
 def test_an_ensemble_is_refused(digits: Digits, call: Call) -> None:
     done = call("export", "--from", str(digits.deterministic), str(digits.model), "--heatmap")
     assert (done.code, done.error) == (2, "heatmap.several-networks")
+    assert "uce-edge export RUN --heatmap" in done.err
 
 
 @pytest.mark.filterwarnings("ignore::uce_edge.runtime.request.SamplesWarning")  # the draws are not calibrated here

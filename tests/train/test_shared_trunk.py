@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,19 @@ def test_the_file_runs_what_the_members_share_once(
     said = call("compare", file, one, "--data", "digits", "--json")
     assert said.code == 0, said.err
     assert [one["name"] for one in json.loads(said.out)["files"]] == ["two.onnx", "one.onnx"]
+
+
+def test_where_they_look_is_shown_by_a_file_of_one_member(tiny: Backbone, tmp_path: Path, call: Call) -> None:
+    """Members of one trunk have maps of one size, but a file of them has no map."""
+    out, one = tmp_path / "two of them", tmp_path / "one.onnx"
+    done(call, *TRAIN, "--dropout", "none", "--members", 2, "--share-trunk", "--out", out)
+    refused = call("export", out, "--inference", "deterministic", "--heatmap", "--out", tmp_path / "two.onnx")
+    assert refused.error == "heatmap.several-networks"
+    assert "different feature maps" not in refused.err
+    command = shlex.split(refused.err[refused.err.rindex("uce-edge export") :].strip())
+    assert command[2] == str(out / "member-0")
+    done(call, *command[1:], "--inference", "deterministic", "--out", one)
+    assert Model(one, "cpu").predict(np.zeros((1, 8, 8, 1), np.uint8))[0].heatmap is not None
 
 
 def trunk_macs(folder: Path, seam: str = SEAM) -> int:

@@ -70,7 +70,7 @@ def export_ensemble(
     """
     out = check_name(out)
     if wanted.options.heatmap:
-        raise heatmap.several_networks()
+        raise heatmap.several_networks(str(folders[0]))
     runs = [Run.load(folder) for folder in folders]
     plan = plan_of(runs, folders, wanted.inference)
     plan = replace(plan, promise=promise or plan.promise, sets=sets or plan.sets)

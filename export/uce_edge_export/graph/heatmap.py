@@ -7,6 +7,7 @@ class token, the map is how much of every patch reaches the scores (`attention_r
 """
 
 import math
+import shlex
 from dataclasses import dataclass
 
 import numpy as np
@@ -136,11 +137,15 @@ def find(graph: ir.Graph, spec: ImageSpec) -> FeatureMap:
     )
 
 
-def several_networks() -> UsageError:
-    """The error of an ensemble, whose members have maps of their own."""
+def several_networks(run: str = "RUN") -> UsageError:
+    """The error of an ensemble.
+
+    Args:
+        run: The folder of one of its members.
+    """
     return UsageError(
-        "--heatmap needs one network: the members of an ensemble have different feature maps. Leave --heatmap out, or "
-        "export one member with it.",
+        "--heatmap is not built for ensembles. Leave it out, and make a second file of one member for its map: "
+        f"uce-edge export {shlex.quote(run)} --heatmap",
         "heatmap.several-networks",
     )
 
