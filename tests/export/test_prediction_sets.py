@@ -24,7 +24,7 @@ from uce_edge.contract import IN_SET, Method, SetScore
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.errors import UsageError
-from uce_edge.evaluation import evaluate
+from uce_edge.evaluation import evaluate, latency
 from uce_edge.metadata import ImageSpec, Metadata
 from uce_edge.rejection.fitting import Circumstances
 from uce_edge.runtime.model import GuaranteeWarning, Model
@@ -181,6 +181,12 @@ def test_other_passes_than_the_fitted_ones_are_announced(file: Path, noisy: dict
             model.predict(images, **request)  # type: ignore[call-overload]
     with warnings.catch_warnings(action="error"):
         model.predict(images)
+
+
+def test_timing_other_passes_promises_nothing_and_warns_of_nothing(file: Path, noisy: dict[str, Split]) -> None:
+    """Warnings are errors here."""
+    measured = latency.measure(Model(file, "cpu"), noisy["test"].images[0])
+    assert len(measured.passes) > 1
 
 
 def test_an_evaluation_counts_the_sets_with_the_true_label(file: Path, noisy: dict[str, Split]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge._util.progress import progress
-from uce_edge.runtime.model import Model, SamplesWarning
+from uce_edge.runtime.model import GuaranteeWarning, Model, SamplesWarning
 
 PASSES = (1, 5, 10, 25, 50, 100)
 _SECONDS = 0.15  # per number of passes
@@ -43,7 +43,8 @@ def measure(model: Model, image: npt.NDArray[Any]) -> Latency:
     counts = [own] if fixed else sorted({*PASSES, own})
     rows: list[tuple[int, float, float]] = []
     with warnings.catch_warnings(), progress("timing", len(counts)) as advance:
-        warnings.simplefilter("ignore", SamplesWarning)  # a sweep uses other N than the calibration on purpose
+        for kind in (SamplesWarning, GuaranteeWarning):  # a sweep uses other N than the calibration on purpose
+            warnings.simplefilter("ignore", kind)
         for passes in counts:
             seconds = _time(model, image[None], None if fixed else passes)
             p50, p95 = np.percentile(seconds, [50, 95])
