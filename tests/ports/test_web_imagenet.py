@@ -1,6 +1,7 @@
 """The browser page with the default model: the answers of Python, soon after the page is there."""
 
 # ruff: noqa: F811  (a fixture that is imported has the name of an argument)
+import re
 import time
 from collections.abc import Callable
 
@@ -25,7 +26,8 @@ def test_the_first_answer_comes_soon_after_the_page_is_loaded(visit: Callable[..
         visited.page.wait_for_selector(f"#answer[data-source='{PHOTOS[0].name}'][data-complete=true]")
         loads.append(loaded - started)
         answers.append(time.perf_counter() - loaded)
-        assert visited.page.inner_text("#progress") == "1 pass, seed 0"
+        assert re.fullmatch(r"1 pass, [\d.]+ m?s", visited.page.inner_text("#progress"))
+        assert visited.page.is_hidden("#latency")  # a chart against N says nothing where N is always 1
     print("seconds to a loaded page", *(f"{taken:.2f}" for taken in loads))  # shown by pytest -rP
     print("seconds from there to the first answer", *(f"{taken:.2f}" for taken in answers))
     assert min(answers) < MOST_SECONDS

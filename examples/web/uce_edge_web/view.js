@@ -4,7 +4,7 @@ import { drawGauge, drawLatency, drawPasses, drawRunning, listBars, ranked } fro
 import { decide, limitOf, REASONS } from "./contract.js";
 import { drawMap } from "./heatmap.js";
 import { entropy } from "./statistics.js";
-import { aboutSets, count, decimal, explanation, isOutOfDistribution, milliseconds, odds, percent, setInWords, standardError, verdict } from "./words.js";
+import { aboutSets, count, decimal, distance, explanation, isOutOfDistribution, milliseconds, odds, percent, setInWords, standardError, verdict } from "./words.js";
 
 const MOST_BARS = 10;
 const element = (id) => document.getElementById(id);
@@ -37,26 +37,30 @@ export function showAnswer(answer, rule, earlier) {
   box.ariaBusy = String(!complete);
 
   element("headline").textContent = verdict(reason, label);
-  element("progress").textContent = complete
-    ? `${count(samples, "pass")}, seed ${answer.seed}`
-    : `${summary.samples} of ${count(samples, "pass")}`;
+  const { n, ms } = answer.steps.at(-1);
+  element("progress").textContent = !complete
+    ? `${summary.samples} of ${count(samples, "pass")}`
+    : deterministic
+      ? `${count(samples, "pass")}, ${milliseconds(ms)}`
+      : `${count(samples, "pass")}, seed ${answer.seed}`;
   element("reason").textContent = explanation(summary, rule, label, deterministic);
   put("confidence", summary.confidence, `${percent(summary.confidence)} for ${label}`);
   put("uncertainty", summary.uncertainty, decimal(summary.uncertainty));
   put("standard-error", summary.standardError, standardError(summary, deterministic));
   put("model-uncertainty", summary.modelUncertainty, deterministic && metadata.members === 1 ? "none: one pass" : decimal(summary.modelUncertainty));
-  // The map to the error was fitted on familiar images.
-  const supposed = isOutOfDistribution(reason) ? " if it were familiar" : "";
-  put("error-probability", summary.errorProbability, `${percent(summary.errorProbability)}${supposed}`);
+  put("error-probability", summary.errorProbability, percent(summary.errorProbability));
+  element("error-supposed").hidden = !isOutOfDistribution(reason); // its map was fitted on in-distribution images
   element("set-view").hidden = summary.labels === null;
   if (summary.labels !== null) {
     element("set").textContent = setInWords(summary.labels);
     element("set-promise").textContent = aboutSets(metadata.sets, summary.samples, answer.seed);
   }
-  element("novelty-view").hidden = summary.novelty === null;
+  for (const id of ["novelty-view", "novelty-score-view"]) element(id).hidden = summary.novelty === null;
   if (summary.novelty !== null) {
-    put("novelty", summary.novelty, Number.isNaN(summary.novelty) ? "not a number" : percent(summary.novelty));
-    put("novelty-score", summary.noveltyScore, `distance ${summary.noveltyScore?.toPrecision(3)}`);
+    const unknown = Number.isNaN(summary.novelty);
+    put("novelty", summary.novelty, unknown ? "not a number" : percent(summary.novelty));
+    element("novelty-share").hidden = unknown;
+    put("novelty-score", summary.noveltyScore, distance(summary.noveltyScore));
   }
   drawGauge(element("gauge"), summary, threshold, deterministic, reason === null);
   showMaps(summary.maps);
@@ -67,7 +71,6 @@ export function showAnswer(answer, rule, earlier) {
   drawPasses(element("passes"), answer.passes, summary, metadata.classes, answer.fresh);
   drawRunning(element("running"), answer.passes, metadata, threshold, samples);
   drawLatency(element("latency"), answer.steps, earlier, samples);
-  const { n, ms } = answer.steps.at(-1);
   element("latency-note").textContent =
     `${count(n, "pass")} in ${milliseconds(ms)}, ${milliseconds(ms / n)} a pass, on ${answer.device}.` +
     (earlier.length ? " Rings are earlier runs." : "");

@@ -82,11 +82,16 @@ export function explanation(summary, rule, label, deterministic) {
   return sentences.join(" ");
 }
 
-/** The novelty in words: the share of the reference images that are at least as far away, the image itself counted. */
+/** A distance from the calibration images, with four digits: 1,302 and not 1.30e+3. */
+export function distance(value) {
+  return Number.isFinite(value) ? value.toLocaleString("en", { maximumSignificantDigits: 4 }) : "not a number";
+}
+
+/** The novelty in words: the share of the calibration images that are at least as far away, the image itself counted. */
 function shareAsFar(novelty) {
   if (Number.isNaN(novelty)) return "Its distance from the images that the model was calibrated on is not a number";
   const share = novelty < 0.001 ? "Less than 0.1\u00a0%" : `Only ${percent(novelty)}`;
-  return `${share} of the images that the model was calibrated on are as far away`;
+  return `${share} of the calibration images are at least this unusual`;
 }
 
 /** A set of labels: "cat or dog", "cat, dog, frog and 12 more". */
