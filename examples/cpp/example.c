@@ -54,6 +54,26 @@ static void print_set(const uce_edge_model *model, const float *probabilities, i
   free(in_set);
 }
 
+/* A map with its size, or null. */
+static void print_map(const char *name, const float *values, int height, int width) {
+  int i;
+  if (values == NULL) {
+    printf(", \"%s\": null", name);
+    return;
+  }
+  printf(", \"%s\": {\"height\": %d, \"width\": %d, \"values\": [", name, height, width);
+  for (i = 0; i < height * width; ++i) printf("%s%.9g", i > 0 ? ", " : "", (double)values[i]);
+  printf("]}");
+}
+
+static void print_maps(const uce_edge_maps *maps, size_t image) {
+  int32_t height, width;
+  const float *values = uce_edge_heatmap(maps, image, &height, &width);
+  print_map("heatmap", values, (int)height, (int)width);
+  values = uce_edge_heatmap_spread(maps, image, &height, &width);
+  print_map("heatmap_spread", values, (int)height, (int)width);
+}
+
 static void print_answer(const uce_edge_model *model, const uce_edge_answer *answer, const float *probabilities,
                          int classes) {
   static const char *const reasons[] = {"null", "\"uncertain\"", "\"out-of-distribution\"", "\"both\""};
@@ -72,7 +92,6 @@ static void print_answer(const uce_edge_model *model, const uce_edge_answer *ans
   printf(", \"decision\": \"%s\", \"reason\": %s", answer->decision == UCE_EDGE_ACCEPT ? "accept" : "reject",
          reasons[answer->decision]);
   print_set(model, probabilities, classes);
-  printf("}\n");
 }
 
 int main(int count, char **words) {
@@ -84,6 +103,7 @@ int main(int count, char **words) {
   uce_edge_model *model = NULL;
   uce_edge_image *views = NULL;
   uce_edge_answer *answers = NULL;
+  uce_edge_maps *maps = NULL;
   float *probabilities = NULL;
   unsigned char *bytes;
   size_t size = 0;
@@ -127,16 +147,19 @@ int main(int count, char **words) {
     }
   }
   if (status == UCE_EDGE_OK) {
-    status = uce_edge_predict(model, views, (size_t)images, &passes, answers, probabilities, &error);
+    status = uce_edge_predict_maps(model, views, (size_t)images, &passes, answers, probabilities, &maps, &error);
   }
   for (i = 0; i < images && status == UCE_EDGE_OK; ++i) {
     print_answer(model, &answers[i], probabilities + i * info.classes, info.classes);
+    print_maps(maps, (size_t)i);
+    printf("}\n");
   }
   if (status != UCE_EDGE_OK) fprintf(stderr, "error: %s\n", uce_edge_message(&error));
   for (i = 0; i < images && views != NULL; ++i) free((void *)views[i].pixels);
   free(views);
   free(answers);
   free(probabilities);
+  uce_edge_free_maps(maps);
   uce_edge_free(model);
   return status;
 }

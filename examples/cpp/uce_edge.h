@@ -113,6 +113,24 @@ int uce_edge_predict(const uce_edge_model *model, const uce_edge_image *images, 
                      const uce_edge_passes *passes, uce_edge_answer *answers, float *probabilities,
                      uce_edge_error *error);
 
+/* The heatmaps of the images of one call. */
+typedef struct uce_edge_maps uce_edge_maps;
+
+/* As `uce_edge_predict`, and keeps the heatmaps: `maps` is for the functions below, and freed by `uce_edge_free_maps`.
+ * It is NULL where the call fails. */
+int uce_edge_predict_maps(const uce_edge_model *model, const uce_edge_image *images, size_t count,
+                          const uce_edge_passes *passes, uce_edge_answer *answers, float *probabilities,
+                          uce_edge_maps **maps, uce_edge_error *error);
+
+/* The map of an image, in the order of the call: `height` rows of `width` values from the top, which live as long as
+ * `maps`. The value of a place is its share of the predicted class's logit; of `uce_edge_heatmap_spread`, its standard
+ * deviation over the passes. NULL, with a height and width of 0, for a file without this output, for merged calls that
+ * predict different classes, for a class that no single pass predicts, and for a number that is none. */
+const float *uce_edge_heatmap(const uce_edge_maps *maps, size_t image, int32_t *height, int32_t *width);
+const float *uce_edge_heatmap_spread(const uce_edge_maps *maps, size_t image, int32_t *height, int32_t *width);
+
+void uce_edge_free_maps(uce_edge_maps *maps);
+
 /* Which labels are in the prediction set of an image.
  *
  * probabilities  of one image, from `uce_edge_predict`

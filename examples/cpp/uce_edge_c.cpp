@@ -7,12 +7,20 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <new>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "uce_edge.hpp"
 
 struct uce_edge_model {
   uce_edge::Model model;
+};
+
+struct uce_edge_maps {
+  std::vector<std::optional<uce_edge::Map>> heatmaps, spreads;  // of every image
 };
 
 namespace {
@@ -77,6 +85,17 @@ Failure load(const uce_edge::Source& source, const uce_edge_options* given, uce_
   return failure;
 }
 
+const float* map_of(const std::vector<std::optional<uce_edge::Map>>& maps, std::size_t image, std::int32_t* height,
+                    std::int32_t* width) {
+  *height = *width = 0;
+  if (image >= maps.size() || !maps[image]) return nullptr;
+  const uce_edge::Map& map = *maps[image];
+  if (map.values.empty() || std::isnan(map.values[0])) return nullptr;  // no pass predicts the class on its own
+  *height = std::int32_t(map.height);
+  *width = std::int32_t(map.width);
+  return map.values.data();
+}
+
 }  // namespace
 
 extern "C" {
@@ -134,15 +153,23 @@ int uce_edge_prepare(const uce_edge_model* model, const uce_edge_frame* frame, v
 int uce_edge_predict(const uce_edge_model* model, const uce_edge_image* images, size_t count,
                      const uce_edge_passes* passes, uce_edge_answer* answers, float* probabilities,
                      uce_edge_error* error) {
+  return uce_edge_predict_maps(model, images, count, passes, answers, probabilities, nullptr, error);
+}
+
+int uce_edge_predict_maps(const uce_edge_model* model, const uce_edge_image* images, size_t count,
+                          const uce_edge_passes* passes, uce_edge_answer* answers, float* probabilities,
+                          uce_edge_maps** maps, uce_edge_error* error) {
+  if (maps != nullptr) *maps = nullptr;
   return guarded(error, [&] {
     Failure failure;
+    std::unique_ptr<uce_edge_maps> kept(maps == nullptr ? nullptr : new uce_edge_maps);
     const auto seeds = model->model.seeds(passes_of(passes), failure);
     if (failure) return failure;
     std::vector<uce_edge::Image> views;
     for (std::size_t i = 0; i < count; ++i) views.push_back({images[i].pixels, images[i].stride});
-    const auto found = model->model.predict(views, seeds, failure);
+    auto found = model->model.predict(views, seeds, failure);
     for (std::size_t i = 0; i < found.size(); ++i) {
-      const uce_edge::Prediction& one = found[i];
+      uce_edge::Prediction& one = found[i];
       answers[i] = {one.class_id,
                     std::int32_t(one.decision),
                     one.probabilities[std::size_t(one.class_id)],
@@ -155,10 +182,25 @@ int uce_edge_predict(const uce_edge_model* model, const uce_edge_image* images, 
       if (probabilities != nullptr) {
         probabilities = std::copy(one.probabilities.begin(), one.probabilities.end(), probabilities);
       }
+      if (kept) {
+        kept->heatmaps.push_back(std::move(one.heatmap));
+        kept->spreads.push_back(std::move(one.heatmap_spread));
+      }
     }
+    if (maps != nullptr && !failure) *maps = kept.release();
     return failure;
   });
 }
+
+const float* uce_edge_heatmap(const uce_edge_maps* maps, size_t image, int32_t* height, int32_t* width) {
+  return map_of(maps->heatmaps, image, height, width);
+}
+
+const float* uce_edge_heatmap_spread(const uce_edge_maps* maps, size_t image, int32_t* height, int32_t* width) {
+  return map_of(maps->spreads, image, height, width);
+}
+
+void uce_edge_free_maps(uce_edge_maps* maps) { delete maps; }
 
 int32_t uce_edge_in_set(const uce_edge_model* model, const float* probabilities, unsigned char* in_set) {
   const uce_edge::Metadata& m = model->model.metadata();

@@ -49,6 +49,8 @@ int main(int count, char **words) {
   uce_edge_answer plain, answer, answers[MANY];
   uce_edge_info info;
   FILE *file = count == 3 ? fopen(words[2], "rb") : NULL;
+  uce_edge_maps *maps = NULL;
+  int32_t height = 1, width = 1;
   int calls = 0, i;
   CHECK(file != NULL && fread(pixels, 1, 64, file) == 64);
   fclose(file);
@@ -105,10 +107,21 @@ int main(int count, char **words) {
   CHECK(same(&answers[MANY - 4], &answer, 1e-6));
   CHECK(uce_edge_predict(model, images, 0, &passes, answers, NULL, &error) == UCE_EDGE_OK);
 
+  /* A file without heatmaps has none, and refuses nothing. */
+  CHECK(uce_edge_predict_maps(model, images, 2, &passes, answers, NULL, &maps, &error) == UCE_EDGE_OK);
+  for (i = 0; i < 3; ++i) {
+    height = width = 7;
+    CHECK(uce_edge_heatmap(maps, (size_t)i, &height, &width) == NULL && height == 0 && width == 0);
+  }
+  uce_edge_free_maps(maps);
+  uce_edge_free_maps(NULL);
+
   /* What is refused. */
   image.stride = 7;
   CHECK(uce_edge_predict(model, &image, 1, NULL, &answer, NULL, &error) == UCE_EDGE_USAGE);
   CHECK(says("Expected `stride` to be at least the 8 bytes of a row, but got 7."));
+  maps = (uce_edge_maps *)&image;
+  CHECK(uce_edge_predict_maps(model, &image, 1, NULL, &answer, NULL, &maps, &error) == UCE_EDGE_USAGE && maps == NULL);
   image.pixels = NULL;
   CHECK(uce_edge_predict(model, &image, 1, NULL, &answer, NULL, &error) == UCE_EDGE_USAGE);
   passes.seed = 4096;

@@ -4,6 +4,7 @@
 import json
 import shutil
 import subprocess
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,22 @@ import numpy as np
 import pytest
 from conftest import GOLDEN
 from helpers.cpp_build import CPP, HEADERS, build, compiled  # noqa: F401
-from helpers.port_cases import CASES, IMAGE, MODEL, RULELESS, Port, check_novelty, check_numbers, command, decision_of
+from helpers.port_cases import (
+    CASES,
+    IMAGE,
+    MODEL,
+    RULELESS,
+    Port,
+    check_maps,
+    check_novelty,
+    check_numbers,
+    command,
+    decision_of,
+)
 from PIL import Image
 from typer.testing import CliRunner
 
-from uce_edge import contract
+from uce_edge import Model, contract
 from uce_edge.cli import app
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I", CPP)
@@ -58,9 +70,20 @@ def test_every_golden_is_answered_as_python_does(
         wanted = {name: output["values"] for name, output in case["outputs"].items()}
         check_numbers(said, wanted)
         check_novelty(said, wanted)
+        check_maps(said, wanted)
         inside = wanted.get(contract.IN_SET)  # the labels in the order of the classes
         assert said["set"] == (None if inside is None else [str(i) for i, contained in enumerate(inside) if contained])
         assert (said["label"], said["decision"], said["reason"]) == (case["label"], decision_of(case), case["reason"])
+
+
+def test_maps_of_several_calls_are_those_of_python(build: Path) -> None:
+    file, images = GOLDEN / "digits-heatmap.onnx", [GOLDEN / "digit-1.raw", GOLDEN / "noise.raw"]
+    first, second = _answers(command(build / "uce_edge_c"), file, 101, 0, *images)
+    pixels = np.frombuffer(images[0].read_bytes(), np.uint8).reshape(1, 8, 8, 1)
+    with warnings.catch_warnings(action="ignore"):
+        wanted = Model(file, "cpu").predict(pixels, samples=101)[0]
+    check_maps(first, {name: getattr(wanted, name) for name in contract.MAPS})
+    assert (second["heatmap"], second["heatmap_spread"]) == (None, None), "its calls predict different classes"
 
 
 def test_the_interface_needs_no_exceptions(build: Path, without_exceptions: list[object]) -> None:
