@@ -366,6 +366,16 @@ def test_the_node_publishes_the_set_of_a_file_that_has_sets(node: ModuleType) ->
     assert [said.data for said in running.topics["~/set"].said] == ['["3"]', '["8", "9"]']
 
 
+def test_the_node_without_a_model_takes_the_default(node: ModuleType) -> None:
+    del FakeNode.given["model"]
+    running = node.UceEdgeNode()
+    assert running.log.said == [f"{bundled()} on CPUExecutionProvider: 1000 classes"]
+    with Image.open(ROOT / "examples" / "images" / "bee.jpg") as photo:
+        running.on_image(message(np.asarray(photo.convert("RGB")), "rgb8"))
+    assert running.topics["~/classification"].said[0].results[0].class_id == "bee"
+    assert running.topics["~/decision"].said[0].data == "accept"
+
+
 def test_a_file_without_novelty_has_no_topic_for_it(node: ModuleType) -> None:
     running = node.UceEdgeNode()
     running.on_image(message(golden("noise.raw"), "mono8"))
@@ -411,7 +421,7 @@ def test_a_node_does_not_start_with_another_contract(node: ModuleType, tmp_path:
 
 @pytest.mark.parametrize(
     ("given", "reason"),
-    [({"model": ""}, "No model was given"), ({"model": "nothing.onnx"}, "nothing.onnx"), ({"reject": 2}, "`reject`")],
+    [({"model": "nothing"}, "nothing"), ({"model": "nothing.onnx"}, "nothing.onnx"), ({"reject": 2}, "`reject`")],
 )
 def test_a_node_that_cannot_start_says_why_and_exits(node: ModuleType, given: dict[str, Any], reason: str) -> None:
     FakeNode.given |= given

@@ -1,6 +1,6 @@
 """The node: sensor_msgs/Image in; vision_msgs/Classification, uncertainty, novelty, reason and decision out.
 
-ros2 run uce_edge_ros uce_edge_node --ros-args -p model:=digits.onnx -p reject:=0.3 -r image:=/camera/image_raw
+ros2 run uce_edge_ros uce_edge_node --ros-args -p model:=photos.onnx -r image:=/camera/image_raw
 """
 
 import json
@@ -22,7 +22,8 @@ from std_msgs.msg import Float32, String
 from vision_msgs.msg import Classification, ObjectHypothesis
 
 from uce_edge import Model
-from uce_edge.errors import UceEdgeError, UsageError
+from uce_edge.errors import UceEdgeError
+from uce_edge.models import DEFAULT_NAME, find
 from uce_edge_ros.classifier import Classifier
 
 
@@ -33,10 +34,7 @@ class UceEdgeNode(Node):
         super().__init__("uce_edge")
         # What the library warns of, such as other passes than the calibrated ones, belongs in the log.
         warnings.showwarning = lambda message, *_: self.get_logger().warning(str(message))
-        path = self._parameter("model", "")
-        if not path:
-            raise UsageError("No model was given. Set the parameter: --ros-args -p model:=digits.onnx")
-        model = Model(path, self._parameter("device", "auto"))
+        model = Model(find(self._parameter("model", DEFAULT_NAME)), self._parameter("device", "auto"))
         self._classifier = Classifier(
             model,
             self._parameter("samples", model.metadata.samples),
@@ -55,7 +53,7 @@ class UceEdgeNode(Node):
         # Only the newest image matters, and best effort understands every camera driver.
         newest = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
         self.create_subscription(Image, self._parameter("image_topic", "image"), self.on_image, newest)
-        self.get_logger().info(f"{path} on {model.provider}: {len(model.classes)} classes")
+        self.get_logger().info(f"{model.path} on {model.provider}: {len(model.classes)} classes")
 
     def on_image(self, message: Image) -> None:
         """Publish what the model says; of an image that cannot be used only the decision `error`."""
