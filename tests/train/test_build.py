@@ -54,7 +54,16 @@ def test_photos_become_a_promised_file_with_a_report(photos: Path, tmp_path: Pat
     promise = Model(out).metadata.promise
     assert promise is not None
     told = dict(decided(made.err))
-    assert list(told) == ["views, epochs", "trained layers", "dropout rate", "calibration", "limit", "gate", "accuracy"]
+    assert list(told) == [
+        "views, epochs",
+        "trained layers",
+        "dropout rate",
+        "calibration",
+        "limit",
+        "sets",
+        "gate",
+        "accuracy",
+    ]
     recipe = Run.load(run).recipe
     assert told["views, epochs"] == f"{recipe.epochs} epochs, which fit --budget 40s."
     assert told["dropout rate"].startswith("0.2 in ")
@@ -62,23 +71,31 @@ def test_photos_become_a_promised_file_with_a_report(photos: Path, tmp_path: Pat
     assert "proves an error of 30.0 % with 95 % confidence. It accepts " in told["limit"]
     assert told["accuracy"].endswith(" of 20 guarantee images; the report has that of the test images.")
     assert promise.target_error == 0.3
+    sets = Model(out).metadata.sets
+    assert sets is not None
+    assert (sets.alpha, sets.images) == (0.05, 20)
+    assert told["sets"].startswith("the set of labels of at least 95 % of the images has the true label; 20 guarantee ")
     assert "<html" in out.with_suffix(".html").read_text(encoding="utf-8")
     weights = (run / "weights.safetensors").stat().st_mtime_ns
-    again = call(*words)
+    again = call(*words, "--sets", "none")
     assert again.code == 0, again.err
+    assert Model(out).metadata.sets is None
+    assert dict(decided(again.err))["sets"].startswith("none, ")
     assert (run / "weights.safetensors").stat().st_mtime_ns == weights, "a finished training is not repeated"
 
 
 def test_an_ensemble_is_built_and_promised_as_a_whole(photos: Path, tmp_path: Path, call: Call) -> None:
     out, run = tmp_path / "two.onnx", tmp_path / "run"
     made = call(
-        "build", photos, "--members", 2, "--target-error", 0.3, "--backbone", "none", "--size", "16x16",
+        "build", photos, "--members", 2, "--target-error", 0.3, "--sets", 0.1, "--backbone", "none", "--size", "16x16",
         "--budget", "20s", "--run", run, "--out", out,
     )  # fmt: skip
     assert made.code == 0, made.err
     assert "[2/3] uce-edge export " in made.err
     model = Model(out).metadata
     assert (model.members, model.samples) == (2, 1)
+    assert model.sets is not None
+    assert model.sets.alpha == 0.1
     assert model.promise is not None
     assert dict(decided(made.err))["dropout rate"] == "none: the members of an ensemble have no noise."
 
@@ -136,6 +153,9 @@ def test_impossible_requests_are_refused_before_training(photos: Path, tmp_path:
     assert call(*base, "--target-error", "bird=0.1,other=0.2").code == 2
     assert call(*base[:-1], tmp_path / "x.html").code == 2
     assert call(*base, "--budget", "soon").code == 2
+    assert call(*base, "--sets", 0.04).error == "sets.few"  # 24 images, and 20 are there
+    for wrong in ("many", 1.5, -1):
+        assert call(*base, "--sets", wrong).error == "argument.sets"
     lonely = tmp_path / "one"
     (lonely / "only").mkdir(parents=True)
     Image.new("RGB", (9, 9)).save(lonely / "only" / "a.png")
@@ -232,6 +252,24 @@ def test_an_unfinished_training_of_other_photos_is_not_continued(photos: Path, t
     refused = call("build", photos, "--size", "20x20", *words)
     assert refused.error == "build.other-training"
     assert "of another size" in refused.err
+
+
+def test_sets_that_so_few_photos_cannot_fit_are_left_out_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, rng: np.random.Generator
+) -> None:
+    folder = tmp_path / "few"
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        for i in range(50):
+            Image.fromarray(rng.integers(0, 256, (9, 9, 3), dtype=np.uint8)).save(folder / name / f"{i}.png")
+    monkeypatch.setattr(cli.train, "need_torch", stop)
+    base = ("build", folder, "--backbone", "none", "--run", tmp_path / "run", "--out", tmp_path / "x.onnx")
+    told = call(*base).err
+    assert "--sets 0.05 needs 19 guarantee images, and there are 10, which suffice for --sets 0.1." in told
+    assert "[1/4]" in told
+    assert call(*base, "--sets", 0.05).error == "sets.few"
+    assert "[1/4]" in call(*base, "--sets", 0.1).err
+    assert "prediction sets" not in call(*base, "--sets", 0).err
 
 
 def test_a_stopped_build_names_the_build_that_goes_on(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from uce_edge.cli import build_refusals
-from uce_edge.cli.build_refusals import Asked
+from uce_edge.cli.build_refusals import NONE, SETS, Asked
 from uce_edge.cli.command import forget
 from uce_edge.cli.dataset_summary import tell_dataset
 from uce_edge.cli.extras import need_torch_export
@@ -18,7 +18,6 @@ from uce_edge.cli.shared_options import TARGETS, GroupOption, parse_range, parse
 if TYPE_CHECKING:
     from uce_edge.datasets.splits import Dataset
 
-NONE = "none"
 _TRAINING = 0.6  # of the time; the rest is for the features of held-out images, the checks and the report
 
 
@@ -38,6 +37,14 @@ def build(
             metavar=TARGETS,
             help="The largest share of wrong labels among accepted photos (0 to 1), or one per label: "
             "glioma=0.02,other=0.1. Default: no promise.",
+        ),
+    ] = None,
+    sets: Annotated[
+        str | None,
+        typer.Option(
+            metavar=f"FLOAT|{NONE}",
+            help="The largest share of prediction sets, such as `cat or dog`, that may lack the true label (0 to 1). "
+            f"Default: {SETS}, if there are enough photos.",
         ),
     ] = None,
     group: GroupOption = None,
@@ -87,13 +94,14 @@ def build(
     dataset = asked.dataset
     tell_dataset(dataset)
     build_refusals.check_promise(dataset, target_error)
+    alpha = build_refusals.check_sets(dataset, sets)
     build_refusals.check_run(run, asked, overwrite=overwrite)
     if overwrite:
         build_refusals.discard(run)
         forget(context, "--overwrite")  # from here on, the command without it continues
     started, report = time.monotonic(), out.with_suffix(".html")
     network = [] if backbone == NONE else ["--backbone", backbone]
-    promise, kind = _given("--target-error", target_error), []
+    promise, kind = [*_given("--target-error", target_error), *_given("--sets", alpha)], []
     if members > 1:
         network += ["--dropout", "none", "--members", str(members), *([] if backbone == NONE else ["--share-trunk"])]
         kind = ["--inference", "deterministic", *promise]

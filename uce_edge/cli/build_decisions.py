@@ -24,6 +24,7 @@ def decisions(run: "Run", file: "Metadata", budget: str, each: int) -> dict[str,
         "dropout rate": _rate(run),
         "calibration": _calibration(file),
         "limit": _limit(file),
+        "sets": _sets(file),
         "gate": _gate(file),
         "accuracy": _accuracy(file),
     }
@@ -95,6 +96,18 @@ def _limit(file: "Metadata") -> str:
     return (
         f"{accepted_by(rule)}: the largest that proves {wanted} with {percent(promise.confidence, 0)} confidence. It "
         f"accepts {percent(promise.coverage)} of {promise.images:,} guarantee images"
+    )
+
+
+def _sets(file: "Metadata") -> str:
+    from uce_edge.output.wording import percent
+
+    sets = file.sets
+    if sets is None:
+        return "none, as asked for, or because there are too few guarantee images"
+    return (
+        f"the set of labels of at least {percent(1 - sets.alpha, 0)} of the images has the true label; {sets.images:,} "
+        f"guarantee images fitted it, with {sets.size:.2f} labels on average"
     )
 
 

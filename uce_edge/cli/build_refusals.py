@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uce_edge.cli.messages import quote, say, warn
-from uce_edge.cli.shared_options import parse_promise
-from uce_edge.errors import UsageError
+from uce_edge.cli.shared_options import parse_promise, parse_sets
+from uce_edge.errors import UsageError, expected
 
 if TYPE_CHECKING:
     from uce_edge.datasets.splits import Dataset
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from uce_edge_train.recipe import Recipe
     from uce_edge_train.runs import Run
 
+NONE = "none"
+"""The word that leaves something out."""
+SETS = 0.05
+"""The default of --sets."""
 _CONFIDENCE, _TARGETS = 0.95, (0.1, 0.05, 0.02)
 _FEW = 20  # training images of a class
 
@@ -145,6 +149,35 @@ def check_promise(dataset: "Dataset", target_error: str | None) -> None:
     promise = parse_promise(target_error)
     promise.targets(dataset.class_names)  # rejects unknown classes
     guarantee.check_possible(len(held_out), promise, photos, grouped=held_out.groups is not None)
+
+
+def check_sets(dataset: "Dataset", text: str | None) -> str | None:
+    """The share of --sets; refuses one that so few photos cannot keep.
+
+    Returns:
+        As --sets takes it; None for no sets, which is the default where there are too few photos.
+    """
+    from uce_edge.calibration import conformal
+
+    if text == NONE:
+        return None
+    try:
+        alpha = SETS if text is None else float(text)
+    except ValueError:
+        rule, remedy = f"a number, or {NONE}", f"For example: --sets {SETS}"
+        raise UsageError(expected("`sets`", rule, str(text), remedy)) from None
+    if alpha == 0:
+        return None
+    promise = parse_sets(alpha, None, None)
+    assert promise is not None
+    labels = dataset.splits["guarantee"].one_per_group().labels
+    needed = conformal.images_needed(alpha)
+    if text is None and len(labels) < needed:
+        more = f", which suffice for --sets {math.ceil(100 / (len(labels) + 1)) / 100:g}"
+        say(f"No prediction sets: --sets {alpha:g} needs {needed} guarantee images, and there are {len(labels)}{more}.")
+        return None
+    conformal.check_possible(labels, promise, dataset.class_names)
+    return f"{alpha:g}"
 
 
 def possible(held_out: int, photos: int, *, grouped: bool) -> str:
