@@ -11,7 +11,7 @@ from uce_edge import contract
 from uce_edge.calibration import conformal, early_look
 from uce_edge.calibration.class_prior import ClassPrior, Mix
 from uce_edge.calibration.label_sets import SetPromise
-from uce_edge.calibration.logits import logits_of
+from uce_edge.calibration.logits import Logits, logits_of
 from uce_edge.calibration.maps import fit_map
 from uce_edge.calibration.novelty import NoveltyError
 from uce_edge.calibration.novelty_features import FeatureChoice
@@ -39,6 +39,9 @@ from uce_edge_export.graph.novelty_score import detach, parts
 from uce_edge_export.publish.draft import Draft, check_name, graph_of, publish
 from uce_edge_export.transform.noise_free import noise_free_layers, raw_logits
 from uce_edge_export.transform.simplification import infer_shapes
+
+_COMPARED = 32  # images whose answers must follow from the logits of the map
+_ROUNDING = 1e-3  # of a probability
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,7 @@ def recalibrate(
         _check_logits(draft.model, model, data, n, seed)
         added = RejectRule() if novelty is None else add_novelty(draft, data, novelty, training)
         gate = added if isinstance(added, RejectRule) else RejectRule()
-        known = Known.of(draft, data)  # one run of the file for all that follows
+        known = _known(draft, data, logits if seed == 0 and class_prior is None else None)
         file_nll = _check_likelihood(draft, known, data, n, seed, calibration.outcome.nll_after)
         costs = novelty_levels.compare(draft, data, known, promise, gate, training) if gate.decides else None
         if counted is not None:
@@ -226,6 +229,25 @@ def _check_logits(fresh: Model, old: Model, data: Split, samples: int, seed: int
             )
 
 
+def _known(draft: Draft, data: Split, logits: Logits | None) -> Known:
+    """The file's answers for the calibration images.
+
+    Args:
+        draft: The file.
+        data: The images.
+        logits: Those of the file's own passes, if they were drawn for the map; some answers must then follow from them.
+    """
+    metadata = draft.metadata
+    if logits is None or metadata.runs_once or not (metadata.takes_seeds and metadata.noise.replays):
+        return Known.of(draft, data)
+    known = Known.of_passes(draft, data, logits)
+    numbers = replace(data, images=np.arange(len(data))).at_most(_COMPARED).images
+    ours, theirs = known.prediction[numbers], predicted(draft, data.images[numbers], "checking the likelihood")
+    if not np.abs(ours.probabilities - theirs.probabilities).max() <= _ROUNDING:
+        raise _other_likelihood(*(nll(one.probabilities, data.labels[numbers]) for one in (theirs, ours)))
+    return known
+
+
 def _check_likelihood(draft: Draft, known: Known, data: Split, samples: int, seed: int, expected_nll: float) -> float:
     """Require the fitted likelihood."""
     prediction = known.prediction
@@ -234,8 +256,12 @@ def _check_likelihood(draft: Draft, known: Known, data: Split, samples: int, see
     file_nll = nll(prediction.probabilities, data.labels)
     near = abs(file_nll - expected_nll) <= 1e-3 * max(1.0, expected_nll)
     if draft.metadata.noise is not NoiseKind.RANDN and not near:
-        raise ParityError(
-            f"The recalibrated file has NLL {file_nll:.4f}, the fit {expected_nll:.4f}. Nothing was written.",
-            "parity.likelihood",
-        )
+        raise _other_likelihood(file_nll, expected_nll)
     return file_nll
+
+
+def _other_likelihood(file_nll: float, expected_nll: float) -> ParityError:
+    return ParityError(
+        f"The recalibrated file has NLL {file_nll:.4f}, the fit {expected_nll:.4f}. Nothing was written.",
+        "parity.likelihood",
+    )

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from conftest import Digits
+from conftest import GOLDEN, Digits
 from helpers.errors import raises
 from helpers.nets import Net, export, wide
 from helpers.progress_lines import every_line, shown
@@ -30,6 +30,7 @@ from uce_edge.rejection.promises import ErrorPromise
 from uce_edge.rejection.rule import NO_LIMIT, RejectRule
 from uce_edge.runtime.model import Model
 from uce_edge_export import recalibration as module
+from uce_edge_export.check.held_out_rejection import Known
 from uce_edge_export.publish.draft import Draft
 from uce_edge_export.recalibration import recalibrate
 
@@ -111,6 +112,35 @@ def test_all_passes_over_the_images_report(digits: Digits, tmp_path: Path, monke
     assert "96 of 100 images" in shown(lines, "early look")
     assert f"16 of {len(data)} images" in shown(lines, "checking the likelihood")
     assert max(sizes) <= 32
+
+
+@pytest.mark.parametrize("kind", ["novelty", "ensemble", "heatmap", "bernoulli"])
+def test_answers_follow_from_the_passes_of_the_map(digits: Digits, kind: str) -> None:
+    model, data = Model(GOLDEN / f"digits-{kind}.onnx", "cpu"), some(digits)
+    draft = Draft(model.content(), model.metadata)
+    ours = Known.of_passes(draft, data, ArrayLogits(model.logits(data.images))).prediction
+    theirs = Known.of(draft, data).prediction
+    for name in ("probabilities", *contract.NUMBERS):
+        if getattr(theirs, name) is not None:
+            np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), atol=2e-6, err_msg=name)
+    np.testing.assert_array_equal(ours.class_ids, theirs.class_ids)
+    np.testing.assert_array_equal(ours.drawn, theirs.drawn)
+    assert (ours.labels, ours.samples, ours.seed) == (theirs.labels, theirs.samples, theirs.seed)
+    assert (ours.novelty is None) == (kind in ("heatmap",))
+
+
+def test_the_passes_over_calibration_images_are_drawn_once(
+    digits: Digits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, predict, data = [0], Model.predict, digits.dataset.splits["calibration"]
+
+    def counted(model: Model, images: np.ndarray, samples: int | None = None, seed: int = 0):
+        drawn[0] += len(images) * (samples or model.metadata.samples)
+        return predict(model, images, samples, seed)
+
+    monkeypatch.setattr(Model, "predict", counted)
+    recalibrate(digits.model, tmp_path / "new.onnx", data, Method.TEMPERATURE)
+    assert drawn[0] <= len(data) + 32 * 25  # one pass for novelty; 32 images are compared
 
 
 def test_the_metadata_says_what_changed_and_keeps_the_rest(digits: Digits, tmp_path: Path) -> None:

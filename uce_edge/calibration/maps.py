@@ -79,6 +79,14 @@ def probabilities(calibration: Calibration, logits: Logits) -> Floats:
     return np.concatenate([averaged_softmax(_mapped(calibration.method, parameters, z)) for z in parts])
 
 
+def pass_probabilities(calibration: Calibration, logits: Block) -> npt.NDArray[np.float32]:
+    """The calibrated prediction of every pass [samples, images, classes]."""
+    mapped = apply_map(calibration.method, _arrays(calibration), logits.astype(np.float64))
+    exponentials = np.exp(mapped - mapped.max(-1, keepdims=True))
+    probabilities: npt.NDArray[np.float32] = (exponentials / exponentials.sum(-1, keepdims=True)).astype(np.float32)
+    return probabilities
+
+
 def fit_map(
     method: Method,
     logits: Logits | npt.ArrayLike,

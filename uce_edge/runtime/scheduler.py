@@ -50,6 +50,26 @@ def check_memory(max_memory: int | None) -> None:
     checked("max_memory", _Megabytes, max_memory, f"Leave it out for {MAX_MEMORY}")
 
 
+def from_passes(passes: npt.NDArray[np.float32], metadata: Metadata) -> Values:
+    """Compute the outputs of one call from all passes.
+
+    Args:
+        passes: Calibrated probabilities [seeds * members, batch, classes].
+        metadata: Of the file.
+    """
+    summary = summarise(passes, metadata.members)
+    confidence = summary.probabilities.max(-1)
+    error = error_probability(metadata.calibration, confidence, summary.uncertainty).astype(np.float32)
+    return {
+        contract.PROBABILITIES: summary.probabilities,
+        contract.CLASS_ID: summary.probabilities.argmax(-1).astype(np.int32),
+        contract.UNCERTAINTY: summary.uncertainty,
+        contract.MODEL_UNCERTAINTY: summary.model_uncertainty,
+        contract.STANDARD_ERROR: summary.standard_error,
+        contract.ERROR_PROBABILITY: error,
+    }
+
+
 class _Whole:
     """Images that the whole file runs on."""
 
@@ -142,7 +162,7 @@ class Calls:
         outputs = [self._named[contract.PASS_PROBABILITIES], *self._same]
         values, maps = self._split(outputs, _Whole(self._runner, batch), len(batch), seeds, self._maps)
         passes = values.pop(contract.PASS_PROBABILITIES)
-        return values | self._mapped(self._computed(passes), maps, passes, batch, seeds)
+        return values | self._mapped(from_passes(passes, self._metadata), maps, passes, batch, seeds)
 
     def _settled(
         self, batch: Pixels, seeds: Seeds, rule: RejectRule, error: float
@@ -170,7 +190,9 @@ class Calls:
             if done.any():
                 own, pixels = passes[:, done], batch[open_images[done]]
                 shown = None if maps is None else maps.chosen(done)
-                settled.append((open_images[done], self._mapped(self._computed(own), shown, own, pixels, seeds)))
+                settled.append(
+                    (open_images[done], self._mapped(from_passes(own, self._metadata), shown, own, pixels, seeds))
+                )
             drawn[open_images[done]] = count
             open_images, passes = open_images[~done], passes[:, ~done]
             maps = None if maps is None else maps.chosen(~done)
@@ -193,20 +215,6 @@ class Calls:
         stored = self._metadata.rule or RejectRule()
         needed = (values[contract.UNCERTAINTY], values[contract.PROBABILITIES], values.get(contract.NOVELTY))
         return values | {contract.DECISION: stored.decide(*needed)}
-
-    def _computed(self, passes: npt.NDArray[np.float32]) -> Values:
-        """Compute the outputs of one call from all passes."""
-        summary = summarise(passes, self._metadata.members)
-        confidence = summary.probabilities.max(-1)
-        error = error_probability(self._metadata.calibration, confidence, summary.uncertainty).astype(np.float32)
-        return {
-            contract.PROBABILITIES: summary.probabilities,
-            contract.CLASS_ID: summary.probabilities.argmax(-1).astype(np.int32),
-            contract.UNCERTAINTY: summary.uncertainty,
-            contract.MODEL_UNCERTAINTY: summary.model_uncertainty,
-            contract.STANDARD_ERROR: summary.standard_error,
-            contract.ERROR_PROBABILITY: error,
-        }
 
     def _mapped(
         self,

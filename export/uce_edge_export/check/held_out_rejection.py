@@ -1,5 +1,6 @@
 """Measure rejection on held-out images, and store the result."""
 
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,9 @@ import numpy.typing as npt
 from uce_edge._util.progress import progress
 from uce_edge.calibration import conformal
 from uce_edge.calibration.label_sets import LabelSets, SetPromise
+from uce_edge.calibration.logits import Logits
+from uce_edge.calibration.maps import pass_probabilities
+from uce_edge.contract import CLASS_ID, MAPS
 from uce_edge.datasets.splits import ONE_EACH, Split
 from uce_edge.monitor import reference
 from uce_edge.rejection import fitting, guarantee
@@ -18,6 +22,8 @@ from uce_edge.rejection.guarantee import NoGuaranteeError
 from uce_edge.rejection.promises import HeldOut, Promise, RejectBy
 from uce_edge.rejection.rule import RejectRule
 from uce_edge.runtime.prediction import Prediction, joined
+from uce_edge.runtime.request import SamplesWarning
+from uce_edge.runtime.scheduler import from_passes
 from uce_edge_export.graph import prediction_sets
 from uce_edge_export.publish.draft import Draft
 
@@ -35,6 +41,29 @@ class Known:
     def of(cls, draft: Draft, data: Split) -> "Known":
         """Run the draft."""
         return cls(predicted(draft, data.images, "predicting calibration images"), data.labels)
+
+    @classmethod
+    def of_passes(cls, draft: Draft, data: Split, logits: Logits) -> "Known":
+        """As `of`, from the logits of all passes; the draft runs once per image, for novelty.
+
+        Args:
+            draft: The file.
+            data: The images.
+            logits: Those of its network under its own seeds.
+        """
+        metadata, count = draft.metadata, len(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SamplesWarning)  # one pass shows novelty alone
+            once = predicted(draft, data.images, "predicting calibration images", 1)
+        parts = [from_passes(pass_probabilities(metadata.calibration, block), metadata) for block in logits]
+        values: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        ids = values.pop(CLASS_ID)
+        samples, drawn = metadata.samples, np.full(count, metadata.samples, np.int32)
+        labels = [metadata.classes[number] for number in ids]
+        maps: dict[str, Any] = dict.fromkeys(MAPS)
+        return cls(
+            replace(once, class_ids=ids, labels=labels, samples=samples, drawn=drawn, **values, **maps), data.labels
+        )
 
 
 def predicted(
