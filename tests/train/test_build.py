@@ -272,6 +272,35 @@ def test_sets_that_so_few_photos_cannot_fit_are_left_out_and_told(
     assert "prediction sets" not in call(*base, "--sets", 0).err
 
 
+def test_a_gate_on_pretrained_layers_has_a_level_of_its_own(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, rng: np.random.Generator
+) -> None:
+    tiny, many = tiny_backbone.install(tmp_path, monkeypatch, "tiny"), tmp_path / "many.npz"
+    levels, labels = np.array([180, 40]), np.arange(700) % 2
+    pixels = rng.integers(levels[labels][:, None, None, None], levels[labels][:, None, None, None] + 70, (700, 8, 8, 3))
+    np.savez(many, x=pixels.astype(np.uint8), y=labels)
+    recipe = Recipe(**tiny.recipe() | {"epochs": 1, "views": 1, "rates": Rates.FIXED})  # type: ignore[arg-type]
+    monkeypatch.setattr(cli.calibrate, "need_torch", stop)
+
+    def calibrated(data: Path, run: Path, *more: object) -> str:
+        said = call("build", data, "--backbone", "tiny", "--run", run, "--out", tmp_path / "x.onnx", *more)
+        return said.err.partition("[2/4] ")[2].partition("\n")[0] or said.error
+
+    for data, run in ((photos, tmp_path / "few"), (many, tmp_path / "enough")):
+        image = tiny.image
+        dataset = splits.load(str(data), size=(image.height, image.width), range_="auto", resize=image.resize)
+        training.train(dataset, run, recipe)
+    assert "--novelty-level" not in calibrated(photos, tmp_path / "few")  # 20 reference images cannot promise it
+    assert calibrated(photos, tmp_path / "few", "--novelty-level", 0.05) == "novelty.unprovable"
+    assert calibrated(many, tmp_path / "enough").endswith(" --novelty-level 0.05")
+    assert calibrated(many, tmp_path / "enough", "--novelty-level", 0.2).endswith(" --novelty-level 0.2")
+    assert calibrated(many, tmp_path / "enough", "--novelty-level", 2) == "argument.novelty_level"
+    run = Run.load(tmp_path / "enough")
+    choice = LayerChoice(Unfreeze.ALL, 0.4, 0.3)
+    replace(run, recipe=replace(run.recipe, unfreeze=Unfreeze.ALL), layer_choice=choice).save(tmp_path / "enough")
+    assert "--novelty-level" not in calibrated(many, tmp_path / "enough")  # no layer is as it was
+
+
 def test_a_stopped_build_names_the_build_that_goes_on(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from uce_edge.cli.messages import quote, say, warn
-from uce_edge.cli.shared_options import parse_promise, parse_sets
+from uce_edge.cli.shared_options import parse_novelty, parse_promise, parse_sets
 from uce_edge.errors import UsageError, expected
 
 if TYPE_CHECKING:
@@ -178,6 +178,21 @@ def check_sets(dataset: "Dataset", text: str | None) -> str | None:
         return None
     conformal.check_possible(labels, promise, dataset.class_names)
     return f"{alpha:g}"
+
+
+def check_level(asked: Asked, level: float | None) -> None:
+    """Refuse a level of the gate that so few photos cannot keep."""
+    promise = parse_novelty(level)
+    if level is None:
+        return
+    from uce_edge.calibration.novelty import cutoff_for
+    from uce_edge_train.loop.budget import ENOUGH
+
+    train, reference = asked.dataset.splits["train"], asked.dataset.splits["calibration"]
+    all_layers = asked.members == 1 and len(train) // len(asked.dataset.class_names) >= ENOUGH
+    if asked.init is None or all_layers:  # the gate may look at trained layers, and half of the images fit it
+        reference = reference.halves()[1]
+    cutoff_for(len(reference.one_per_group()), promise)
 
 
 def possible(held_out: int, photos: int, *, grouped: bool) -> str:
