@@ -156,6 +156,13 @@ def test_impossible_requests_are_refused_before_training(photos: Path, tmp_path:
     assert call(*base, "--sets", 0.04).error == "sets.few"  # 24 images, and 20 are there
     for wrong in ("many", 1.5, -1):
         assert call(*base, "--sets", wrong).error == "argument.sets"
+    for ood in ("elsewhere", tmp_path / "absent"):
+        assert "--ood" in call(*base, "--ood", ood).err
+    (tmp_path / "empty").mkdir()
+    assert call(*base, "--ood", tmp_path / "empty").code == 2
+    (tmp_path / "x.html").mkdir()
+    assert call(*base).error == "argument.report"
+    (tmp_path / "x.html").rmdir()
     lonely = tmp_path / "one"
     (lonely / "only").mkdir(parents=True)
     Image.new("RGB", (9, 9)).save(lonely / "only" / "a.png")

@@ -106,7 +106,8 @@ def build(
     name = Path(data).resolve().stem
     out, run = out or Path(f"{name}.onnx"), run or Path("runs") / name
     seconds = parse_time(budget)
-    build_refusals.check_out(out)
+    report = out.with_suffix(".html")
+    build_refusals.check_out(out, report)
     asked = _load(data, group, backbone, size, members)
     dataset = asked.dataset
     tell_dataset(dataset)
@@ -114,10 +115,11 @@ def build(
     alpha = build_refusals.check_sets(dataset, sets)
     build_refusals.check_level(asked, novelty_level)
     build_refusals.check_run(run, asked, overwrite=overwrite)
+    build_refusals.check_ood(ood, dataset)
     if overwrite:
         build_refusals.discard(run)
         forget(context, "--overwrite")  # from here on, the command without it continues
-    started, report = time.monotonic(), out.with_suffix(".html")
+    started = time.monotonic()
     network = [] if backbone == NONE else ["--backbone", backbone]
     promise = [*_given("--target-error", target_error), *_given("--sets", alpha)]
     if members > 1:

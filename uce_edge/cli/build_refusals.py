@@ -34,10 +34,15 @@ class Asked:
     members: int
 
 
-def check_out(out: Path) -> None:
-    """Refuse a file that is no model file."""
+def check_out(out: Path, report: Path) -> None:
+    """Refuse a model file and a report that cannot be written."""
+    from uce_edge._util.atomic_files import writable_folder
+    from uce_edge.output.destinations import check_report
+
     if out.suffix != ".onnx":
         raise UsageError(f"--out must end in .onnx, but got {out}. For example: --out photos.onnx", "build.out")
+    writable_folder(out.parent)
+    check_report(report, [])
 
 
 def check_run(folder: Path, asked: Asked, *, overwrite: bool) -> None:
@@ -193,6 +198,15 @@ def check_level(asked: Asked, level: float | None) -> None:
     if asked.init is None or all_layers:  # the gate may look at trained layers, and half of the images fit it
         reference = reference.halves()[1]
     cutoff_for(len(reference.one_per_group()), promise)
+
+
+def check_ood(ood: str, dataset: "Dataset") -> None:
+    """Refuse out-of-distribution images that the last stage could not read."""
+    from uce_edge.datasets import labelled, synthetic_ood
+    from uce_edge.metadata import ImageSpec
+
+    if ood not in synthetic_ood.HALVES:
+        labelled.load_ood(ood, ImageSpec(*dataset.image_shape, range=dataset.gray.range, resize=dataset.resize))
 
 
 def possible(held_out: int, photos: int, *, grouped: bool) -> str:
