@@ -126,6 +126,13 @@ def test_a_resize_gives_the_same_answers_block_by_block(data: Split, tmp_path: P
     np.testing.assert_array_equal(first.hits, more.hits[:40])
 
 
+def test_the_comparisons_of_an_export_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = every_line(monkeypatch)
+    export(by_colour(IMAGENET), tmp_path, samples=2)
+    assert shown(lines, "comparing with the original")
+    assert any(line.endswith("so far") for line in shown(lines, "checking parity"))
+
+
 def test_images_that_are_read_again_are_counted(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = every_line(monkeypatch)
     originals = np.empty(len(data), object)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from uce_edge import contract
-from uce_edge._util.progress import progress
+from uce_edge._util.progress import progress, working
 from uce_edge.contract import Inference, NoiseKind, Posterior
 from uce_edge.errors import UceEdgeError
 from uce_edge.metadata import Metadata
@@ -60,7 +60,8 @@ def check(
 ) -> Parity:
     """Run a contract file against its original model; see `_check`."""
     try:
-        return _check(draft.session, draft.metadata, images, reference, sizes, fed, tolerance)
+        with working("checking parity"):
+            return _check(draft.session, draft.metadata, images, reference, sizes, fed, tolerance)
     except UceEdgeError:
         raise
     except Exception as error:  # ONNX Runtime has a class per failure, and all mean that the graph does not run

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from uce_edge import contract
+from uce_edge._util.progress import working
 from uce_edge.contract import Inference, NoiseKind
 from uce_edge.errors import ModelFileError, UceEdgeError, UsageError, expected
 from uce_edge.integrity.digests import of_file
@@ -237,8 +238,9 @@ def check_original(source: ThirdParty, spec: ImageSpec, reference: Reference, ro
     pixels = normalised(source.classifier, spec, images)
     if source.order is ChannelOrder.BGR:
         pixels = np.flip(pixels, 3 if source.classifier.channels_last else 1)
-    theirs = run_original(source.original, pixels)
-    ours = class_scores.compared(reference(images, None)[0], source.original_is, theirs.shape[1])
+    with working("comparing with the original"):
+        theirs = run_original(source.original, pixels)
+        ours = class_scores.compared(reference(images, None)[0], source.original_is, theirs.shape[1])
     scale = max(1.0, float(np.abs(theirs).max()))
     difference = float(np.abs(ours - theirs).max()) / scale
     if not difference <= allowed:
