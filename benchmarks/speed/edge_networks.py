@@ -3,7 +3,8 @@
     python benchmarks/speed/edge_networks.py [ratios] [steps]     # both: less than ten minutes on a quiet machine
 
 Writes its section of docs/benchmarks.md. `steps` needs the extra `backbones`. Weights are random or hardly trained:
-neither time nor memory depends on them. What was measured is kept in build/edge-networks.json, so that `ratios` or `steps` alone leave the other table.
+neither time nor memory depends on them. What was measured is kept in build/edge-networks.json, so that `ratios` or
+`steps` alone leave the other table.
 """
 
 import json
@@ -116,9 +117,8 @@ def steps(folder: Path) -> list[list[Any]]:
     for noisy, samples in (("tail", SAMPLES), ("all", FEW)):
         run, name = folder / noisy, "tail" if noisy == "tail" else "all layers"
         kind = ("--backbone", LITE0, "--size", f"{SIDE}x{SIDE}", "--p", str(RATE), "--epochs", str(EPOCHS))
-        step(
-            f"{name}: `train`, {EPOCHS} epochs of 32 images", "train", "--data", images, *kind, "--noisy", noisy, "--out", run
-        )
+        what = f"{name}: `train`, {EPOCHS} epochs of 32 images"
+        step(what, "train", "--data", images, *kind, "--noisy", noisy, "--out", run)
         both = step(f"{name}: `calibrate --samples {samples}`", "calibrate", run, "--samples", str(samples))
         both += step(f"{name}: `export`", "export", run, "--out", folder / "mc.onnx")
         found.append([f"{name}, {samples} passes: calibrate and export", both.cpu_seconds, both.peak_gb])
