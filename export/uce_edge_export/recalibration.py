@@ -40,7 +40,7 @@ from uce_edge_export.publish.draft import Draft, check_name, graph_of, publish
 from uce_edge_export.transform.noise_free import noise_free_layers, raw_logits
 from uce_edge_export.transform.simplification import infer_shapes
 
-_COMPARED = 32  # images whose answers must follow from the logits of the map
+_COMPARED = 16  # images whose answers must follow from the logits of the map
 _ROUNDING = 1e-3  # of a probability
 
 

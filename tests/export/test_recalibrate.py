@@ -140,7 +140,7 @@ def test_the_passes_over_calibration_images_are_drawn_once(
 
     monkeypatch.setattr(Model, "predict", counted)
     recalibrate(digits.model, tmp_path / "new.onnx", data, Method.TEMPERATURE)
-    assert drawn[0] <= len(data) + 32 * 25  # one pass for novelty; 32 images are compared
+    assert drawn[0] <= len(data) + 16 * 25  # one pass for novelty; 16 images are compared
 
 
 def test_the_metadata_says_what_changed_and_keeps_the_rest(digits: Digits, tmp_path: Path) -> None:
