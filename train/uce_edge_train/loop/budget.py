@@ -31,7 +31,7 @@ _FOR_VIEWS = 0.4  # of the time, at most
 ENOUGH = 300
 """Training images a class from which a plan trains all layers, too. It is a judgement, not a measurement."""
 _PER_EPOCH_OF_ALL = 3  # epochs of the tail for one of all layers, as in `Recipe.stages`
-_REPEATS = 2
+_REPEATS = 4  # the best counts: another process makes a step several times slower
 
 
 @dataclass(frozen=True)
