@@ -53,9 +53,11 @@ NOT_MEASURED = {(VIT, form) for form in FORMS if "depthwise" in form or "channel
 AIMS = {
     (LITE0, f"{SAMPLES} passes, tail"): 1.5,
     (LITE0, f"{SAMPLES} passes, all layers, factored"): 1.6 * SAMPLES,
+    (LITE0, f"{SAMPLES} passes, all layers, by channel"): 1.6 * SAMPLES,
     (LITE0, "moments, all layers, factored"): 1.8,
     (LITE0, "moments, tail"): 1.15,
     (MOBILENET, f"{SAMPLES} passes, all layers, factored"): 1.5 * SAMPLES,
+    (MOBILENET, f"{SAMPLES} passes, all layers, by channel"): 1.5 * SAMPLES,
     (MOBILENET, "moments, all layers, factored"): 2.0,
     (MOBILENET, "moments, tail"): 1.15,
     (VIT, f"{SAMPLES} passes, all layers, factored"): 1.3 * SAMPLES,

@@ -14,6 +14,7 @@ before, and keeps the logits of images that were not trained on. Half of these f
 import argparse
 import json
 import shutil
+import tempfile
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,7 +32,7 @@ from uce_edge.contract import Inference, PriorFrom, Sigma
 from uce_edge.datasets import splits
 from uce_edge.datasets.splits import Dataset, Split
 from uce_edge.runtime.model import Model
-from uce_edge_export.options import FileKind
+from uce_edge_export.graph import ensemble
 from uce_edge_train import run_posterior
 from uce_edge_train.choices import Dropout, Rates, Unfreeze
 from uce_edge_train.data import selection
@@ -39,7 +40,6 @@ from uce_edge_train.data.features import Features, open_features
 from uce_edge_train.data.pixel_scaling import normalise
 from uce_edge_train.dropout.monte_carlo import mc_logits
 from uce_edge_train.dropout.noise_draws import generator
-from uce_edge_train.ensemble_export import export_ensemble
 from uce_edge_train.export import export_run
 from uce_edge_train.loop import feeds, training
 from uce_edge_train.networks import backbones
@@ -266,11 +266,12 @@ def price(arguments: argparse.Namespace) -> None:
     study = Study(next(iter(TASKS)), arguments.data, arguments.work, arguments.epochs)
     folder = study.folder / "files"
     folder.mkdir(exist_ok=True)
-    costs: dict[str, tuple[int, int]] = {}
+    noted = arguments.work / "prices.json"
+    costs: dict[str, tuple[int, int]] = json.loads(noted.read_text()) if noted.exists() else {}
 
     def note(name: str, costed: Any) -> None:
         costs[name] = costed.macs_once, costed.macs_per_pass
-        (arguments.work / "prices.json").write_text(json.dumps(costs, indent=2))
+        noted.write_text(json.dumps(costs, indent=2))
         print(name, costs[name], flush=True)
 
     for arm in ARMS:
@@ -283,8 +284,12 @@ def price(arguments: argparse.Namespace) -> None:
         tails = [study.run(arm, seed) for seed in range(POOL) if study.done(arm.name, seed).exists()]
         for count in (count for count in (3, 5) if len(tails) >= count):
             name = ensemble_of(count, arm.name)
-            whole = export_ensemble(tails[:count], folder / f"{name}.onnx", FileKind(Inference.DETERMINISTIC))
-            note(name, whole.combined.metadata.costs)
+            if name not in costs:
+                with tempfile.TemporaryDirectory() as members:
+                    files = [Path(members) / f"{number}.onnx" for number in range(count)]
+                    for run, file in zip(tails, files, strict=False):
+                        export_run(run, file, study.dataset, Inference.DETERMINISTIC, samples=1, member=True)
+                    note(name, ensemble.combine(files, folder / f"{name}.onnx", samples=1).metadata.costs)
 
 
 def measure_time(arguments: argparse.Namespace) -> None:

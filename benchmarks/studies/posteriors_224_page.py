@@ -25,7 +25,11 @@ TARGET, CONFIDENCE, DIVISIONS, RESAMPLES = 0.05, 0.95, 100, 300
 BUDGETS = (1.0, 1.5, 3.0)
 FEW = 5  # passes, besides all
 SEEDS = 5
-PLAIN, TWO_STAGES, SWAG = "deterministic", "deterministic, two stages", "SWAG"
+PLAIN, TWO_STAGES, SWAG, LAPLACE = "deterministic", "deterministic, two stages", "SWAG", "Laplace"
+FEATURES = 1280
+"""Inputs of the classifier."""
+TITLES = {"trashnet": "TrashNet", "chest-X-rays": "Chest X-rays"}
+"""By folder."""
 SHOWN = {"accuracy": "Accuracy", "nll": "NLL", "aurc": "AURC", "tuce": "T-UCE"}
 
 Table = npt.NDArray[np.float64]
@@ -81,6 +85,8 @@ class Costs:
         if kind == SWAG:
             three = self.price("3 tails", 1)
             return None if three is None else 1 + (passes - 1) * (three - 1) / 2
+        if kind == LAPLACE:  # a basis of the features, once; the draws are products with a row for each class
+            return 1 + FEATURES**2 / sum(self.macs[PLAIN]) if self.macs else None
         if kind not in self.macs:
             return None
         once, each = self.macs[kind]
@@ -327,7 +333,7 @@ def write_page(work: Path) -> None:
     text = ["All rows: [posteriors.csv](posteriors.csv).", ""]
     for folder in sorted(work.iterdir()):
         if (folder / "labels.npz").exists() and any(folder.glob(f"{PLAIN}-*.npz")):
-            text += section(folder.name.replace("-", " "), folder, costs, lines)
+            text += section(TITLES[folder.name], folder, costs, lines)
     with PAGE.with_suffix(".csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(lines[0]))
         writer.writeheader()
