@@ -102,7 +102,7 @@ def test_no_map_without_a_pass_that_predicts_the_class(images: np.ndarray, few: 
     for number in range(3):
         passes[number, 0, [number, 9]] = 0.55, 0.45
     calls = few._calls
-    computed = calls._computed(passes)
+    computed = scheduler.from_passes(passes, few.metadata)
     assert computed[contract.CLASS_ID] == [9]
     maps = calls._again(images[:1], few.seeds(25)[:3])
     assert maps is not None
