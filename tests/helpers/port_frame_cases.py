@@ -25,7 +25,7 @@ RESIZES: list[dict[str, Any]] = [
     {"mode": "pad", "fill": 200},
 ]
 PHOTOS = [ROOT / "examples" / "images" / name for name in ("bee.jpg", "cat.jpg", "page.jpg")]
-"""Of these, the default model accepts one, is uncertain about one, and takes one for out of distribution."""
+"""Of these, the default model accepts one, is uncertain about one, and finds one uncertain and out of distribution."""
 NARROW = "before the middle is cut out; at most 65535 on a side are made. Cut out a less narrow part first."
 WRONG: dict[str, tuple[object, str]] = {
     "type": ("crop:256", "its key resize has the wrong type"),
@@ -147,7 +147,7 @@ class FrameTests:
             for name in (contract.PROBABILITIES, *NUMBERS):
                 np.testing.assert_allclose(said[name], getattr(wanted, name), rtol=0, atol=1e-5)
             reasons.append(said["reason"])
-        assert reasons == [None, "uncertain", "out-of-distribution"]
+        assert reasons == [None, "uncertain", "both"]
 
     @pytest.mark.parametrize("kind", WRONG)
     def test_a_resize_that_is_not_known_is_refused(self, port: Port, tmp_path: Path, kind: str) -> None:
